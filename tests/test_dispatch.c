@@ -16,14 +16,14 @@ static const struct kernel_case {
     bench_product product;
     shape shape; /* columns in multiples of 32 */
 } kernel_cases[] = {
-    {"fprop_gates", "two tiles of 128 columns, of nodes whose lists are cut between thread blocks",
+    {"gather", "four gates of a node in parts of six, so that a part has gates of several nodes",
      BF16, PRODUCT_FPROP,
      {.nodes = 71, .block = 32, .gates = GATES, .columns = 4, .steps = 1, .share = 0.15}},
     {"gather", "a hub's list, which several thread blocks share",
      BF16, PRODUCT_DGRAD,
      {.nodes = 60, .block = 32, .gates = GATES, .columns = 8, .steps = 1,
       .share = 0.05, .hubs = true}},
-    {"fprop_gates", "coupled gates, whose tiles have a quarter that is not stored",
+    {"gather", "coupled gates of a node in one part",
      BF16, PRODUCT_FPROP,
      {.nodes = 40, .block = 64, .gates = COUPLED_GATES, .columns = 4, .steps = 1, .share = 0.2}},
     {"gather", "coupled gates in three stages of a block",

@@ -439,13 +439,7 @@ template <int registers> static __device__ inline void registers_grow() {
 }
 
 /* Four 8 x 8 matrices of 16-bit elements, held as products' sums are; lane i gives the address of
- * row i % 8 of matrix i / 8, or with `transposed` of column i % 8. */
-static __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-                 : "memory");
-}
-
+ * column i % 8 of matrix i / 8. */
 static __device__ inline void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),

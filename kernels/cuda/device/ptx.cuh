@@ -70,20 +70,6 @@ static __device__ inline void store_lasting(uint4 *to, uint4 x) {
 #endif
 }
 
-/* Adds to four neighbours in global memory, at a multiple of 16 bytes. */
-static __device__ inline void add_four(float *to, float a, float b, float c, float d) {
-#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a),
-                 "f"(b), "f"(c), "f"(d)
-                 : "memory");
-#else
-    atomicAdd(to, a);
-    atomicAdd(to + 1, b);
-    atomicAdd(to + 2, c);
-    atomicAdd(to + 3, d);
-#endif
-}
-
 /* Has the L2 fetch `bytes` bytes, a multiple of 16; from sm_90 on. */
 static __device__ inline void prefetch(const void *from, uint32_t bytes) {
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 900

@@ -43,15 +43,12 @@ static bool is_dense_even(const layout *l) {
     return layout_is_dense(l) && l->in_block % 2 == 0;
 }
 
-/* Hopper's kernels for blocks of 32 to 128 store a node's number in 15 bits; of a convolution a
- * node has a number for each tap. */
+/* Hopper's kernels for blocks of 32 to 128 store a node's number in 15 bits; a node has a number
+ * for each gate, and in a convolution for each tap. */
 static bool has_blocks_from_32(const layout *l) {
     const int most = (1 << 15) / max(l->taps, 1);
-    return is_sparse(l) && l->in_block >= 32 && l->in_nodes <= most && l->out_nodes <= most;
-}
-
-static bool has_gates(const layout *l) {
-    return has_blocks_from_32(l) && l->gates > 1;
+    return is_sparse(l) && l->in_block >= 32 && l->in_nodes <= most &&
+           l->out_nodes * l->gates <= most;
 }
 
 /* The lists number rows and columns of tiles of 32 x 32 in 16 bits. */
@@ -77,20 +74,15 @@ static bool is_one_step(const product_call *c) {
     return c->steps == 1 && c->type == OPERAND;
 }
 
-static bool takes_one_step_by_64(const device_layout *, const void *, const product_call *c) {
-    return is_one_step(c) && c->columns % 64 == 0;
-}
-
 static bool takes_one_step_from_128(const device_layout *, const void *, const product_call *c) {
     return is_one_step(c) && c->columns >= 128;
 }
 
 /* Up to 64 columns of one gate few_columns is faster; in blocks of 32, up to 96 columns, which
  * gather takes but does not prefer. */
-static bool gather_takes(const device_layout *device, const void *plan, const product_call *c) {
+static bool gather_takes(const device_layout *device, const void *, const product_call *c) {
     if (c->taps) return true;
-    if (device->host.gates == 1) return is_one_step(c) && c->columns > 64;
-    return c->op == DGRAD && takes_one_step_by_64(device, plan, c);
+    return is_one_step(c) && (device->host.gates == 1 ? c->columns > 64 : c->columns % 64 == 0);
 }
 
 static bool gather_prefers(const device_layout *device, const void *, const product_call *c) {
@@ -119,14 +111,12 @@ static const layout_condition
     sparse =             {"a block-sparse W", is_sparse},
     sparse_of_powers =   {"a block-sparse W of one or four gates", is_sparse_of_powers},
     blocks_from_32 =     {"blocks from 32 on", has_blocks_from_32},
-    gates_from_32 =      {"several gates in blocks from 32 on", has_gates},
     one_gate =           {"one gate in blocks from 32 on", has_one_gate},
     many_rows =          {"several gates in blocks from 32 on, or blocks of 128", has_many_rows},
     blocks_of_8_and_16 = {"one or four gates in blocks of 8 or 16", has_small_blocks};
 
 static const call_condition
     all_calls =          {"", NULL},
-    one_step_by_64 =     {"one step, of columns by 64", takes_one_step_by_64},
     one_step_from_128 =  {"one step of 128 columns or more", takes_one_step_from_128},
     gather_calls =       {"one step: one gate from 96 columns, all else by 64", gather_takes},
     from_128 =           {"128 columns, or 96 of larger blocks", gather_prefers},
@@ -167,9 +157,6 @@ static const product_kernel kernels[] = {
     {"cublas",              F | D | W, ANY_GPU, IN_ANY,
         &dense,              &all_calls,         &all_calls,
         NULL,                    cublas_run},
-    {"fprop_gates",         F,         HOPPER,  IN_BF16,
-        &gates_from_32,      &one_step_by_64,    &all_calls,
-        fprop_gates_plan,        fprop_gates_run},
     {"gather",              F | D | TAPS, HOPPER, IN_BF16,
         &blocks_from_32,     &gather_calls,      &from_128,
         gather_plan,             gather_run},

@@ -7,9 +7,9 @@
 /* products/hopper */
 bool hopper_compiled(void); /* whether this build has code for sm_90a */
 
-kernel_plan fprop_gates_plan, gather_plan, small_blocks_plan;
+kernel_plan gather_plan, small_blocks_plan;
 kernel_plan wgrad_gates_plan, wgrad_one_gate_plan, wgrad_small_blocks_plan;
-kernel_run fprop_gates_run, gather_run, small_blocks_run;
+kernel_run gather_run, small_blocks_run;
 kernel_run wgrad_gates_run, wgrad_one_gate_run, wgrad_small_blocks_run, wgrad_dense_run;
 kernel_takes small_blocks_prefers;
 

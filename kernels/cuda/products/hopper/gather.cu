@@ -1,13 +1,14 @@
-/* gather: dgrad of one gate and of three or four that share a pattern, and fprop of one gate, on
- * Hopper; and both of a convolution.
+/* gather: fprop and dgrad of one gate, and of three or four that share a pattern, on Hopper; and
+ * both of a convolution.
  *
  *   y' [N columns][b units of a node] = sum over sources  x' [N][rows of the source]  W [rows][b]
  *
  * with a source for each block of the node: for fprop the b rows of an input node, with W_ij
- * transposed; for dgrad the rows of an output node, of all gates. A stage of the ring
- * brings 32 or 64 of these rows. Nodes are cut into parts of a few nodes each. A thread block loads
- * the union of a part's sources once, while the sums of all its nodes stay in registers.
- * gather_plan.cu cuts the parts in the way that should be faster:
+ * transposed; for dgrad the rows of an output node, of all gates. Of several gates fprop sees as
+ * many nodes with the same sources. A stage of the ring brings 32 or 64 of these rows. Nodes are
+ * cut into parts of a few nodes each. A thread block loads the union of a part's sources once,
+ * while the sums of all its nodes stay in registers. gather_plan.cu cuts the parts in the way that
+ * should be faster:
  *
  *   evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
  *   thread blocks. A node whose list is cut (split-K) has partial sums. This suits small worlds,
@@ -18,10 +19,10 @@
  *   then adds up the others' sums for a share of the results. This suits wide dense cores and high
  *   density, up to 128 columns.
  *
- * Floors of four gates, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W is 181
- * MB out of memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB of dy
- * from the L2, which with the weights is 427 MB into the multiprocessors, 56 us at the 7.6 TB/s
- * that L2 gives to plain reads. It takes 63; 256 and 512 columns take 94 and 180.
+ * Floors of four gates' dgrad, at 18,432 units, block 32, 22,064 blocks, 128 columns on an H200: W
+ * is 181 MB out of memory, 42 us. Patterns of small worlds, in parts of five nodes, gather 246 MB
+ * of dy from the L2, which with the weights is 427 MB into the multiprocessors, 56 us at the 7.6
+ * TB/s that L2 gives to plain reads. It takes 63; 256 and 512 columns take 94 and 180.
  *
  *   The left operand, activations, lies in registers: products from there run at the full rate,
  *   from shared memory at two thirds of it. ldmatrix transposes it on the way, once for all nodes.
@@ -460,12 +461,23 @@ static __device__ __forceinline__ void give_sums(const gather_arguments &p, int 
     group_arrive(SUMS_LEFT + group, WATCHERS);
 }
 
+/* Adds another part's sums. They arrive as SUM_STAGES stages of SUM_ROWS rows, four sums of each
+ * thread in a row. */
 template <typename S>
 static __device__ __forceinline__ void take_sums(const gather_arguments &p, int number,
                                                  uint32_t base, cursor<S::STAGES> &stages,
                                                  float (&sum)[S::SUMS]) {
-    add_handed_on<S::STAGE, S::SUM_STAGES, S::SUM_ROWS, SUM_ROW>(base, threadIdx.x * 16, stages,
-                                                                 sum);
+#pragma unroll
+    for (int i = 0; i < S::SUM_STAGES; i++, stages.next()) {
+        const uint32_t from = base + stages.at * S::STAGE + threadIdx.x * 16;
+        stages.wait_full();
+#pragma unroll
+        for (int j = 0; j < S::SUM_ROWS; j++) {
+            add_four_sums(&sum[(i * S::SUM_ROWS + j) * 4], shared_load4(from + j * SUM_ROW));
+        }
+        finish_loads();
+        stages.release(stages.at);
+    }
     if (threadIdx.x == 0) atomicExch(flag_of<S>(p, number), 0);
 }
 
@@ -705,7 +717,11 @@ static bool map_blocks(backend *be, CUtensorMap *map, const layout *l, const voi
     const uint64_t extent[2] = {b, rows}, stride[1] = {b * 2};
     const uint32_t across = S::FORWARD ? S::DEPTH : 64, down = S::FORWARD ? S::B : S::DEPTH;
     const uint32_t box[2] = {across, down};
-    if (S::PAIRED) return map_pairs(be, map, w, rows / 2, S::DEPTH / 2);
+    if (S::PAIRED) {
+        const uint64_t pairs[2] = {64, rows / 2}, stride[1] = {128};
+        const uint32_t box[2] = {64, S::DEPTH / 2};
+        return make_map(be, map, w, 2, pairs, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
+    }
     return make_map(be, map, w, 2, extent, stride, box,
                     across == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
 }

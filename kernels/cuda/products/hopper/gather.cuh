@@ -35,7 +35,7 @@ typedef struct gather_direction {
 } gather_direction;
 
 typedef struct gather_tables {
-    gather_direction forward, backward; /* forward: of one gate alone */
+    gather_direction forward, backward;
 } gather_tables;
 
 /* The columns for which each cut is planned, the most that it is for but for the last one. */

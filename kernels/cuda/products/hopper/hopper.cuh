@@ -185,24 +185,6 @@ static __device__ __forceinline__ void add_four_sums(float *sum, float4 more) {
     sum[3] += more.w;
 }
 
-/* Adds another part's sums. They arrive as SUM_STAGES stages of SUM_ROWS rows, four sums of each
- * thread in a row. `mine`: the offset of this thread's sums in a stage at `base`. */
-template <int STAGE, int SUM_STAGES, int SUM_ROWS, int SUM_ROW, int STAGES, int K>
-static __device__ __forceinline__ void add_handed_on(uint32_t base, uint32_t mine,
-                                                     cursor<STAGES> &stages, float (&sum)[K]) {
-#pragma unroll
-    for (int i = 0; i < SUM_STAGES; i++, stages.next()) {
-        const uint32_t from = base + stages.at * STAGE + mine;
-        stages.wait_full();
-#pragma unroll
-        for (int j = 0; j < SUM_ROWS; j++) {
-            add_four_sums(&sum[(i * SUM_ROWS + j) * 4], shared_load4(from + j * SUM_ROW));
-        }
-        finish_loads();
-        stages.release(stages.at);
-    }
-}
-
 /* -------------------------------------------------------------------------------- on the host */
 
 /* Allocates `slots` slots of `floats` floats, for launches of the kernel of this name with one
@@ -258,14 +240,6 @@ static inline bool map_results(backend *be, CUtensorMap *map, const layout *l, v
     const uint32_t box[2] = {32, (uint32_t)box_rows};
     return make_map_of(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, be, map, dw, 2, extent, stride, box,
                        CU_TENSOR_MAP_SWIZZLE_128B);
-}
-
-/* W with rows of 32, as `rows` rows of 64 elements: two rows at a time. */
-static inline bool map_pairs(backend *be, CUtensorMap *map, const void *w, uint64_t rows,
-                             int box_rows) {
-    const uint64_t extent[2] = {64, rows}, stride[1] = {128};
-    const uint32_t box[2] = {64, (uint32_t)box_rows};
-    return make_map(be, map, w, 2, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 #endif

@@ -1,5 +1,4 @@
-/* wgrad_one_gate, wgrad_one_gate_pairs: wgrad of one gate on Hopper in bf16, for blocks of 32
- * and 64.
+/* wgrad_one_gate: wgrad of one gate on Hopper in bf16, for blocks of 32 and 64.
  *
  *   dW_ij [32][32] = sum over steps  dy_i[t] [32][columns]  x_j[t]' [columns][32]
  *
@@ -13,7 +12,6 @@
  *
  * Operands are tiles of 32 rows x 64 columns, 128 bytes a row, in two rings: a slot of the one has
  * a task's rows of dy, a slot of the other the rows of x that one batch of the task's tiles needs.
- * Pairs are made in one batch.
  *
  * Of a convolution a tap is a block of its own, whose x is read at other steps than dy. It has few
  * blocks and many steps, so these are split among several times as many thread blocks, and another
@@ -22,17 +20,11 @@
  * TMA stores the results, 16 rows of 32 at a time: it writes whole lines, and the warp need not
  * wait. At few columns the results are most of the bytes.
  *
- *   wgrad_one_gate_pairs
- *                    wgmma, whose products have 64 rows: of two tiles in one column of W. Any two
- *                    of the task's rows make a pair, as the left operand comes from registers: two
- *                    warps of a warpgroup load the one's fragments, two the other's. A tile without
- *                    a partner takes as long as two. Fragments are loaded anew where a pair differs
- *                    from the one before; so pairs of the same rows follow each other.
- *   wgrad_one_gate  mma.sync, at about 0.6 of wgmma's rate: each warp makes its own few tiles, in
- *                    a batch `SLOTS` of them, mostly of the same row, and loads dy's fragments once
- *                    for these. For sparse patterns, whose tiles have few partners.
+ * The products are mma.sync, at about 0.6 of wgmma's rate: each warp makes its own few tiles, in a
+ * batch `SLOTS` of them, mostly of the same row, and loads dy's fragments once for these. wgmma's
+ * products have 64 rows, so tiles would need partners, which sparse patterns rarely have.
  *
- * wgrad_one_gate_plan.cu decides which, and makes the tasks. */
+ * wgrad_one_gate_plan.cu makes the tasks. */
 #include "products/hopper/wgrad_one_gate.cuh"
 
 enum {
@@ -42,18 +34,19 @@ enum {
     RING_BARRIERS = 2 * RING_BATCHES * 8,
     STAGED = BARRIERS + 2 * RING_BARRIERS + 512, /* results; tiles begin at multiples of 1024 */
     TARGETS = STAGED + CONSUMER_WARPS * STAGED_BYTES, /* where these go, two words each */
-    BYTES = TARGETS + CONSUMER_WARPS * PAIRS * 8 + 1024
+    WARP_TILES = SAMPLED_BATCHES * SLOTS,
+    BYTES = TARGETS + CONSUMER_WARPS * WARP_TILES * 8 + 1024
 };
 
 typedef struct wgrad_one_gate_arguments {
     wgrad_one_gate_tables tables;
-    const int *start;             /* of the layout's rows */
-    int columns, steps, b, down;  /* down: tiles of a node's rows */
-    const int *positions;         /* of a convolution: [steps][taps] what is read */
-    int taps;                     /* at least 1 */
-    int works;                    /* tasks, times the number of splits */
-    int all_rows;                 /* of dW; each split has a copy of it */
-    int row_stages, input_stages; /* of wgrad_one_gate */
+    const int *start;            /* of the layout's rows */
+    int columns, steps, b, down; /* down: tiles of a node's rows */
+    const int *positions;        /* of a convolution: [steps][taps] what is read */
+    int taps;                    /* at least 1 */
+    int works;                   /* tasks, times the number of splits */
+    int all_rows;                /* of dW; each split has a copy of it */
+    int row_stages, input_stages;
 } wgrad_one_gate_arguments;
 
 /* What a thread block computes at a time: a task, over all steps or a split of them. */
@@ -82,7 +75,7 @@ struct way_out {
 
     __device__ way_out(const CUtensorMap *map_, uint32_t base)
         : map(map_), staged(base + STAGED + threadIdx.x / 32 * STAGED_BYTES),
-          targets(base + TARGETS + threadIdx.x / 32 * PAIRS * 8) {}
+          targets(base + TARGETS + threadIdx.x / 32 * WARP_TILES * 8) {}
 
     /* The place of a task's tile in dW, from its row and column in tiles and its block's position
      * in the row's list. */
@@ -129,44 +122,6 @@ struct ring_barriers {
     }
 };
 
-/* -------------------------------------------------------------------------------------- pairs */
-
-/* A ring of tiles in which batches follow each other, each as large as it is. */
-struct tile_ring : ring_barriers {
-    uint32_t tiles;
-    int size, slot, phase, at;
-
-    __device__ tile_ring(uint32_t tiles_, uint32_t barriers, int size_)
-        : ring_barriers(barriers), tiles(tiles_), size(size_), slot(0), phase(0), at(0) {}
-
-    __device__ void next(int count) {
-        at += count;
-        if (at >= size) at -= size;
-        slot = (slot + 1) % RING_BATCHES;
-        phase ^= slot == 0;
-    }
-
-    /* A tile of this batch. */
-    __device__ uint32_t tile(int q) const {
-        const int place = at + q;
-        return tiles + (place < size ? place : place - size) * TILE_BYTES;
-    }
-
-    __device__ void wait_full() const {
-        barrier_wait(full + slot * 8, phase);
-    }
-
-    /* Waits until all warps have released batch `which`. */
-    __device__ void wait_empty(int which, int parity) const {
-        barrier_wait(empty(which), parity);
-    }
-
-    __device__ void release() const {
-        barrier_arrive_warp(empty(slot));
-        __syncwarp(); /* a ring of one batch: lanes that wait for the next might hold lane 0 up */
-    }
-};
-
 /* Where a tile of x comes from. Those of a convolution are numbered by node and tap, and read at
  * another position than the result's, or beyond the columns, which TMA fills with zeros. */
 template <bool TAPS> struct tile_source {
@@ -190,142 +145,6 @@ template <bool TAPS> struct tile_source {
         tensor_load(to, map, barrier, column, row, TAPS ? max(position, 0) : position);
     }
 };
-
-/* A producer warp fills a ring with all tasks' rows of dy, or with their inputs; a lane fetches a
- * tile of each panel. Each task's rows take as much room as the most rows of a task. */
-template <bool TAPS>
-static __device__ inline void produce(tile_ring ring, const CUtensorMap &map,
-                                      const wgrad_one_gate_arguments &p, bool inputs) {
-    const int lane = threadIdx.x % 32;
-    int free = ring.size, oldest = 0, phase = 0, under_way = 0;
-    int sizes = 0; /* lane i: of the ring's batch i */
-    for (int i = blockIdx.x; i < p.works; i += gridDim.x) {
-        const task_work work(p, i);
-        const sampled_task &task = p.tables.task[work.task];
-        const int count = inputs ? task.inputs[0] : task.rows;
-        const int room = inputs ? count : p.tables.rows;
-        const uint16_t *list = p.tables.tile + task.first + (inputs ? task.rows : 0);
-        const tile_source<TAPS> source(p, lane < count ? list[lane] : 0, inputs);
-        int next = source.position(p, work.first); /* looked up a step ahead */
-        for (int t = work.first; t < work.end; t++) {
-            const int position = next;
-            next = source.position(p, t + 1);
-            for (int n = 0; n < p.columns; n += BOX) {
-                while (free < room || under_way == RING_BATCHES) {
-                    ring.wait_empty(oldest, phase);
-                    free += __shfl_sync(~0u, sizes, oldest);
-                    oldest = (oldest + 1) % RING_BATCHES;
-                    phase ^= oldest == 0;
-                    under_way--;
-                }
-                if (lane == ring.slot) sizes = room;
-                free -= room;
-                under_way++;
-                const uint32_t barrier = ring.full + ring.slot * 8;
-                if (lane == 0) barrier_expect(barrier, count * TILE_BYTES);
-                __syncwarp();
-                if (lane < count) {
-                    source.load(ring.tile(lane), &map, barrier, n, p.columns, position);
-                }
-                ring.next(room);
-            }
-        }
-    }
-}
-
-template <bool TAPS>
-static __global__ void __launch_bounds__(THREADS, 1)
-    wgrad_one_gate_pairs(const __grid_constant__ CUtensorMap dy_map,
-                         const __grid_constant__ CUtensorMap x_map,
-                         const __grid_constant__ CUtensorMap dw_map,
-                         const __grid_constant__ wgrad_one_gate_arguments p) {
-#if ON_HOPPER
-    extern __shared__ char unaligned[];
-    const uint32_t base = kept(shared_address(aligned_tiles(unaligned)));
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-    tile_ring rows(base, base + BARRIERS, p.tables.row_tiles);
-    tile_ring inputs(base + p.tables.row_tiles * TILE_BYTES, base + BARRIERS + RING_BARRIERS,
-                     TILES - p.tables.row_tiles);
-    barrier_init_done();
-    __syncthreads();
-
-    if (warp >= CONSUMER_WARPS) { /* the producers */
-        registers_shrink<24>();
-        wait_for_earlier();
-        if (warp == CONSUMER_WARPS) produce<TAPS>(rows, dy_map, p, false);
-        if (warp == CONSUMER_WARPS + 1) produce<TAPS>(inputs, x_map, p, true);
-        return;
-    }
-
-    registers_grow<240>();
-    wait_for_earlier();
-    let_next_start();
-    const int group = warp / 4, upper = warp / 2 % 2; /* upper: rows 32 - 63 of the products */
-    const uint32_t dy_lane =
-        chunk_at(warp % 2 * 16 + lane / 8 % 2 * 8 + own_row(lane % 8), lane / 16);
-    way_out out(&dw_map, base);
-    const uint64_t above = (uint64_t)(1024 >> 4 | SWIZZLE_128 << 30) << 32;
-    for (int i = blockIdx.x; i < p.works; i += gridDim.x) {
-        const task_work work(p, i);
-        const int panels = work.panels(p.columns);
-        const sampled_task &task = p.tables.task[work.task];
-        const sampled_pair *pair = p.tables.pair + ((size_t)work.task * 2 + group) * PAIRS;
-        const int count = task.inputs[0];
-        float sum[PAIRS][4][4] = {};
-        uint32_t places[PAIRS / 3] = {}; /* of each pair: the warp's row, the column; 5 bits each */
-#pragma unroll
-        for (int s = 0; s < PAIRS; s++) {
-            const uint32_t row = pair[s].place >> upper * 5 & 31, column = pair[s].place >> 10;
-            places[s / 3] |= (row << 5 | column) << s % 3 * 10;
-        }
-        const uint16_t *list = p.tables.tile + task.first;
-        __syncwarp(); /* all lanes have read the previous task's targets */
-        if (lane < PAIRS) {
-            const int position = pair[lane].position[upper], place = pair[lane].place;
-            if (position == NO_TILE) {
-                out.aim_nowhere(lane);
-            } else {
-                out.aim(lane, p, work.row0, list[place >> upper * 5 & 31],
-                        list[task.rows + (place >> 10)], position);
-            }
-        }
-        __syncwarp();
-        for (int panel = 0; panel < panels; panel++) {
-            uint32_t a[STEPS][4], last = 0;
-            rows.wait_full();
-            inputs.wait_full();
-#pragma unroll
-            for (int s = 0; s < PAIRS; s++) {
-                const uint32_t place = places[s / 3] >> s % 3 * 10, row = place >> 5 & 31;
-                const uint64_t right = above | inputs.tile(place & 31) >> 4;
-                if (s == 0 || row != last) {
-                    const uint32_t left = rows.tile(row) + dy_lane;
-                    product_wait<0>(); /* earlier products still read the fragments */
-#pragma unroll
-                    for (int k = 0; k < STEPS; k++) load_matrices(a[k], left ^ (k * 32));
-                }
-                last = row;
-                product_fence();
-#pragma unroll
-                for (int k = 0; k < STEPS; k++) {
-                    warpgroup_multiply<0>((float(&)[16])sum[s], a[k], right + k * 2);
-                }
-                product_commit();
-            }
-            product_wait<0>();
-            inputs.release();
-            inputs.next(count);
-            rows.release();
-            rows.next(p.tables.rows);
-        }
-#pragma unroll
-        for (int s = 0; s < PAIRS; s++) out.store(s, warp % 2 * 16, sum[s]);
-    }
-    if (lane == 0) store_finish();
-#endif
-}
-
-/* ------------------------------------------------------------------------------------- single */
 
 /* A ring of stages of equal size, whose number is known at run time. */
 struct runtime_ring : ring_barriers {
@@ -550,12 +369,10 @@ void wgrad_one_gate_run(backend *be, const device_layout *device, const void *pl
         !map_activations(be, &x_map, 3, c->right, layout_inputs(l), columns, read, EDGE) ||
         !map_results(be, &dw_map, l, out, STAGED_BYTES / STAGED_ROW, splits))
         return;
-    static wgrad_one_gate_kernel *const kernels[2][4] = {
-        {wgrad_one_gate_pairs<false>, wgrad_one_gate<1, false>, wgrad_one_gate<2, false>,
-         wgrad_one_gate<3, false>},
-        {wgrad_one_gate_pairs<true>, wgrad_one_gate<1, true>, wgrad_one_gate<2, true>,
-         wgrad_one_gate<3, true>}};
-    wgrad_one_gate_kernel *kernel = kernels[c->taps != NULL][t->batches];
+    static wgrad_one_gate_kernel *const kernels[2][SAMPLED_BATCHES] = {
+        {wgrad_one_gate<1, false>, wgrad_one_gate<2, false>, wgrad_one_gate<3, false>},
+        {wgrad_one_gate<1, true>, wgrad_one_gate<2, true>, wgrad_one_gate<3, true>}};
+    wgrad_one_gate_kernel *kernel = kernels[c->taps != NULL][t->batches - 1];
     const int grid = min(p.works, cuda_of(be)->processors);
     cuda_launch(be, "wgrad", true, kernel, dim3(grid), THREADS, (size_t)BYTES, dy_map, x_map,
                 dw_map, p);

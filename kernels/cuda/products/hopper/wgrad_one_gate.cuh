@@ -1,13 +1,12 @@
-/* What wgrad_one_gate and wgrad_one_gate_pairs share with wgrad_one_gate_plan.cu, which makes
- * their tasks. */
+/* What wgrad_one_gate shares with wgrad_one_gate_plan.cu, which makes its tasks. */
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_WGRAD_ONE_GATE_CUH
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_WGRAD_ONE_GATE_CUH
 
 #include "products/hopper/hopper.cuh"
 
-/* Work for Hopper's wgrad_one_gate and wgrad_one_gate_pairs: tasks, each of a few rows of the
- * pattern in tiles of EDGE x EDGE, whose tiles are made in batches. A tile's position is that of
- * its block in the row's list; NO_TILE: none. */
+/* Work for Hopper's wgrad_one_gate: tasks, each of a few rows of the pattern in tiles of EDGE x
+ * EDGE, whose tiles are made in batches. A tile's position is that of its block in the row's list;
+ * NO_TILE: none. */
 enum { EDGE = 32, SAMPLED_BATCHES = 3 };
 
 typedef struct sampled_task {
@@ -20,13 +19,8 @@ typedef struct sampled_slot {
     unsigned char row, column; /* which of the task's rows, of its batch's inputs */
 } sampled_slot;
 
-typedef struct sampled_pair {
-    uint16_t position[2];
-    uint16_t place; /* the two rows and the column, 5 bits each */
-} sampled_pair;
-
 typedef struct wgrad_one_gate_tables {
-    int tasks, batches; /* batches: of a task of single tiles; 0: tasks are of pairs */
+    int tasks, batches; /* batches: of a task */
     int rows, inputs;   /* the most that a task, a batch has */
     int row_tiles;      /* of the operand tiles in shared memory */
     int splits;         /* of a convolution's positions, where there are few tasks; else 1 */
@@ -34,14 +28,12 @@ typedef struct wgrad_one_gate_tables {
     sampled_task *task;
     uint16_t *tile;     /* the tasks' lists */
     sampled_slot *slot; /* [tasks][batches][warps][tiles of a warp] */
-    sampled_pair *pair; /* [tasks][warpgroups][pairs of one] */
 } wgrad_one_gate_tables;
 
 enum {
     TILES = 52,        /* operand tiles in shared memory */
     RING_BATCHES = 16, /* that a ring has, at most */
-    PAIRS = 12,        /* that a warpgroup of wgrad_one_gate_pairs makes */
-    SLOTS = 2,         /* tiles that a warp of wgrad_one_gate makes in a batch */
+    SLOTS = 2,         /* tiles that a warp makes in a batch */
     BATCH = CONSUMER_WARPS * SLOTS,
     NO_TILE = 0xFFFF
 };

@@ -1,20 +1,16 @@
-/* The tasks of wgrad_one_gate and wgrad_one_gate_pairs: which tiles of dW a thread block makes
- * together.
+/* The tasks of wgrad_one_gate: which tiles of dW a thread block makes together.
  *
- * Tasks are cut from groups of neighbouring rows. A group's columns are sorted, either so that
- * columns with tiles in like rows follow each other, or by their number of tiles. Tasks that take
- * columns in this order have few rows or few columns, so they need the fewest operands in all, and
- * pairs of the same rows follow each other; but the last tasks have single tiles and the most
- * operands. If columns are dealt out to the tasks in turn instead, each batch has about as many
- * inputs as any other, and no multiprocessor gets more than its share. In patterns of neighbours
- * this takes hardly more operands.
+ * Tasks are cut from groups of neighbouring rows. A group's columns are sorted by their number of
+ * tiles. Tasks that take columns in this order have few rows or few columns, so they need the
+ * fewest operands in all, but the last tasks have the most. If columns are dealt out to the tasks
+ * in turn instead, each batch has about as many inputs as any other, and no multiprocessor gets
+ * more than its share. In patterns of neighbours this takes hardly more operands.
  *
- * The plan tries several sizes of groups, both orders, several sizes of tasks and both kernels, and
- * takes what should be the fastest. */
+ * The plan tries several sizes of groups, both ways, several sizes of tasks, and one to three
+ * batches to a task, and takes what should be the fastest. */
 #include "products/hopper/wgrad_one_gate.cuh"
 
 #include <math.h>
-#include <string.h>
 
 enum {
     MOST_GROUP = 16, /* rows a task may have */
@@ -39,17 +35,11 @@ typedef struct column_groups {
     tile_column *columns;
 } column_groups;
 
-/* Tiles of a column that make a product. */
-typedef struct tile_pair {
-    int q, row[2]; /* which of a batch's columns; rows of the group, of which one may be -1 */
-} tile_pair;
-
 /* How tasks are cut, and the tasks that were cut; without tables they are only counted. */
 typedef struct wgrad_one_gate_cut {
-    bool pairs;
     int batches;       /* of a task */
-    int group, target; /* rows of a group; products of a task, at most */
-    bool alike, dealt; /* the order of columns */
+    int group, target; /* rows of a group; tiles of a task, at most */
+    bool dealt;        /* whether columns are dealt out in turn */
     double cost;
     int tasks, listed;       /* listed: operand tiles of all */
     int rows, inputs;        /* the most of a task, of a batch */
@@ -57,7 +47,6 @@ typedef struct wgrad_one_gate_cut {
     sampled_task *task;
     uint16_t *tile;
     sampled_slot *slot;
-    sampled_pair *pair;
 } wgrad_one_gate_cut;
 
 static tile_lists list_tiles(const layout *l) {
@@ -93,22 +82,8 @@ static int by_count(const void *one, const void *two) {
     return a->column - b->column;
 }
 
-/* The place of a mask in Gray's order, in which neighbours differ by one bit. */
-static unsigned gray_rank(unsigned mask) {
-    for (int shift = 1; shift < 32; shift *= 2) mask ^= mask >> shift;
-    return mask;
-}
-
-static int by_likeness(const void *one, const void *two) {
-    const tile_column *a = (const tile_column *)one, *b = (const tile_column *)two;
-    const unsigned x = gray_rank(a->mask), y = gray_rank(b->mask);
-    if (x != y) return x < y ? -1 : 1;
-    return a->column - b->column;
-}
-
-/* Collects and sorts each group's columns: by likeness if `alike`, else by their number of
- * tiles. */
-static column_groups group_columns(const tile_lists *l, int rows, bool alike) {
+/* Collects each group's columns, and sorts them by their number of tiles. */
+static column_groups group_columns(const tile_lists *l, int rows) {
     column_groups g = {rows, (l->rows + rows - 1) / rows};
     unsigned *mask = host_array<unsigned>((size_t)l->columns);
     g.start = host_array<int>((size_t)g.count + 1);
@@ -127,7 +102,7 @@ static column_groups group_columns(const tile_lists *l, int rows, bool alike) {
             columns[c].mask = mask[columns[c].column];
             mask[columns[c].column] = 0;
         }
-        qsort(columns, (size_t)made, sizeof *columns, alike ? by_likeness : by_count);
+        qsort(columns, (size_t)made, sizeof *columns, by_count);
         g.start[i + 1] = g.start[i] + made;
     }
     free(mask);
@@ -141,33 +116,21 @@ static void deal_columns(tile_column *to, const tile_column *columns, int count,
     }
 }
 
-/* Products of a batch. */
-static int batch_width(const wgrad_one_gate_cut *p) {
-    return p->pairs ? 2 * PAIRS : BATCH;
-}
-
-/* Products that a column takes. */
-static int products_of(const wgrad_one_gate_cut *p, unsigned mask) {
-    const int tiles = __builtin_popcount(mask);
-    return p->pairs ? (tiles + 1) / 2 : tiles;
-}
-
-/* Takes up to *room products from the columns into `taken`: whole columns, then a part of one.
- * Returns how many columns; lowers *room. */
-static int take_columns(const wgrad_one_gate_cut *p, tile_column *columns, int count, int most,
-                        int *room, tile_column *taken) {
+/* Takes up to *room tiles from the columns into `taken`: whole columns, then a part of one. Returns
+ * how many columns; lowers *room. */
+static int take_columns(tile_column *columns, int count, int most, int *room, tile_column *taken) {
     int made = 0, part = -1;
     for (int i = 0; *room > 0 && i < count && made < most; i++) {
-        const int products = products_of(p, columns[i].mask);
-        if (products > *room) part = i;
-        if (products == 0 || products > *room) continue;
+        const int tiles = __builtin_popcount(columns[i].mask);
+        if (tiles > *room) part = i;
+        if (tiles == 0 || tiles > *room) continue;
         taken[made++] = columns[i];
         columns[i].mask = 0;
-        *room -= products;
+        *room -= tiles;
     }
     if (*room == 0 || made == most || part < 0) return made;
     taken[made] = (tile_column){columns[part].column, 0};
-    for (int tiles = *room * (p->pairs ? 2 : 1); tiles > 0; tiles--) {
+    for (int tiles = *room; tiles > 0; tiles--) {
         const unsigned lowest = columns[part].mask & -columns[part].mask;
         taken[made].mask |= lowest;
         columns[part].mask ^= lowest;
@@ -218,98 +181,12 @@ static void deal_slots(const tile_lists *l, const batch *b, sampled_slot *slot) 
     }
 }
 
-/* The pair of rows that the most columns have; 0: none has two. */
-static unsigned commonest_pair(unsigned rows, const unsigned *mask, int count) {
-    unsigned best = 0;
-    for (int one = 0, most = 0; one < MOST_GROUP; one++) {
-        for (int two = one + 1; two < MOST_GROUP; two++) {
-            const unsigned pair = 1u << one | 1u << two;
-            int have = 0;
-            if ((rows & pair) != pair) continue;
-            for (int q = 0; q < count; q++) have += (mask[q] & pair) == pair;
-            if (have > most) most = have, best = pair;
-        }
-    }
-    return best;
-}
-
-/* A batch's tiles in pairs, and those left over by themselves. */
-static int list_pairs(const batch *b, tile_pair *list) {
-    unsigned mask[MOST_INPUTS];
-    int made = 0;
-    for (int q = 0; q < b->count; q++) mask[q] = b->taken[q].mask;
-    for (unsigned pair; (pair = commonest_pair(b->rows, mask, b->count)) != 0;) {
-        for (int q = 0; q < b->count; q++) {
-            if ((mask[q] & pair) != pair) continue;
-            mask[q] ^= pair;
-            list[made++] = (tile_pair){q, {__builtin_ctz(pair), 31 - __builtin_clz(pair)}};
-        }
-    }
-    for (int r = 0; r < MOST_GROUP; r++) {
-        for (int q = 0; q < b->count; q++) {
-            if (mask[q] >> r & 1) list[made++] = (tile_pair){q, {r, -1}};
-        }
-    }
-    return made;
-}
-
-/* Whether the rows loaded for `a` serve `b`. */
-static bool follows(const tile_pair *a, const tile_pair *b) {
-    if (b->row[1] < 0) return b->row[0] == a->row[0] || b->row[0] == a->row[1];
-    return b->row[0] == a->row[0] && b->row[1] == a->row[1];
-}
-
-/* Puts pairs of the same rows one after the other, then single tiles of these rows. */
-static void order_pairs(tile_pair *list, int count) {
-    for (int i = 0; i + 1 < count; i++) {
-        int from = i;
-        while (from + 1 < count && follows(&list[from], &list[from + 1])) from++;
-        for (int j = from + 1; j < count; j++) {
-            if (!follows(&list[i], &list[j])) continue;
-            tile_pair next = list[j];
-            memmove(&list[from + 2], &list[from + 1], (size_t)(j - from - 1) * sizeof next);
-            list[++from] = next;
-        }
-        i = from;
-    }
-}
-
-/* Deals pairs out to one warpgroup after the other. The two rows of a pair change sides where that
- * saves loading them, and a missing row is whichever was loaded before. */
-static void deal_pairs(const tile_lists *l, const batch *b, sampled_pair *pair) {
-    tile_pair list[2 * PAIRS];
-    const int made = list_pairs(b, list);
-    order_pairs(list, made);
-    for (int group = 0; group < 2; group++) {
-        const int from = made * group / 2, past = made * (group + 1) / 2;
-        int there[2] = {-1, -1}, column = 0; /* the rows that are loaded */
-        for (int s = 0; s < PAIRS; s++) {
-            uint16_t position[2] = {NO_TILE, NO_TILE};
-            if (from + s < past) {
-                const tile_pair *c = &list[from + s];
-                const bool turned =
-                    c->row[0] == there[1] || (c->row[1] >= 0 && c->row[1] == there[0]);
-                column = c->q;
-                for (int i = 0; i < 2; i++) {
-                    if (c->row[i] < 0) continue;
-                    there[i ^ turned] = c->row[i];
-                    position[i ^ turned] =
-                        (uint16_t)position_of(l, b->row0 + c->row[i], b->taken[c->q].column);
-                }
-            }
-            int place[2];
-            for (int i = 0; i < 2; i++) place[i] = there[i] < 0 ? 0 : place_of(b->rows, there[i]);
-            pair[group * PAIRS + s] = (sampled_pair){
-                {position[0], position[1]}, (uint16_t)(place[0] | place[1] << 5 | column << 10)};
-        }
-    }
-}
-
-/* Makes a task of at most `room` products; returns how many it has. */
+/* Makes a task of at most `room` tiles; returns how many it has. */
 static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_column *columns,
                     int count, int room) {
-    const int batches = p->batches, width = batch_width(p);
-    const int most = min((TILES - 2 * p->group) / max(2, batches), min(width, MOST_INPUTS));
+    const int batches = p->batches;
+    const int most =
+        min((TILES - 2 * p->group) / max(2, batches), min((int)BATCH, (int)MOST_INPUTS));
     tile_column taken[SAMPLED_BATCHES][MOST_INPUTS];
     sampled_task task = {p->listed};
     unsigned rows = 0;
@@ -317,7 +194,7 @@ static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_c
     for (int h = 0; h < batches; h++) {
         const int wanted = room * (h + 1) / batches - room * h / batches;
         int left = wanted;
-        task.inputs[h] = (uint16_t)take_columns(p, columns, count, most, &left, taken[h]);
+        task.inputs[h] = (uint16_t)take_columns(columns, count, most, &left, taken[h]);
         for (int q = 0; q < task.inputs[h]; q++) rows |= taken[h][q].mask;
         made += wanted - left;
         listed += task.inputs[h];
@@ -334,13 +211,9 @@ static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_c
         }
         for (int h = 0; h < batches; h++) {
             const batch b = {row0, rows, taken[h], task.inputs[h]};
-            const size_t at = ((size_t)p->tasks * batches + h) * width;
+            const size_t at = ((size_t)p->tasks * batches + h) * BATCH;
             for (int q = 0; q < b.count; q++) *tile++ = (uint16_t)taken[h][q].column;
-            if (p->pairs) {
-                deal_pairs(l, &b, p->pair + at);
-            } else {
-                deal_slots(l, &b, p->slot + at);
-            }
+            deal_slots(l, &b, p->slot + at);
         }
     }
     p->operands[p->tasks++] = (unsigned char)listed;
@@ -349,13 +222,13 @@ static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_c
 }
 
 static void cut_tasks(wgrad_one_gate_cut *p, const tile_lists *l, const column_groups *g) {
-    const int full = p->batches * batch_width(p);
+    const int full = p->batches * BATCH;
     tile_column *columns = host_array<tile_column>((size_t)l->columns);
     p->tasks = p->listed = p->rows = p->inputs = 0;
     for (int i = 0; i < g->count; i++) {
         const tile_column *sorted = g->columns + g->start[i];
         int count = g->start[i + 1] - g->start[i], left = 0;
-        for (int c = 0; c < count; c++) left += products_of(p, sorted[c].mask);
+        for (int c = 0; c < count; c++) left += __builtin_popcount(sorted[c].mask);
         int tasks = (left + p->target - 1) / p->target;
         deal_columns(columns, sorted, count, p->dealt ? tasks * p->batches : 1);
         for (tile_column *first = columns; left > 0; tasks--) {
@@ -372,21 +245,14 @@ static void cut_tasks(wgrad_one_gate_cut *p, const tile_lists *l, const column_g
 
 /* How long a task takes, in units of a multiprocessor's time for one operand tile from L2, at about
  * 8.5 TB/s for all. Loads overlap multiplications; where both take equally long, together they take
- * a fifth or a quarter more than one. Single tiles: the more rows a task has, the fewer of a warp's
- * tiles share a row. If a task is one batch and shared memory holds two of its panels, but not
- * three, the panels come too late. Pairs are multiplied so fast that it matters how many tiles have
- * room to be loaded beside those in use. The formulas fit what was measured on an H200 to about 15
- * %. */
+ * a fifth more than one. The more rows a task has, the fewer of a warp's tiles share a row. If a
+ * task is one batch and shared memory holds two of its panels, but not three, the panels come too
+ * late. The formula fits what was measured on an H200 to about 15 %. */
 static double task_cost(const wgrad_one_gate_cut *p, int operands) {
-    const int products = p->batches * batch_width(p);
-    if (!p->pairs) {
-        const double multiply = products * 0.6 * (1 + p->group / 200.0);
-        const double loads = (double)operands * operands;
-        const bool late = p->batches == 1 && 3 * (p->rows + p->inputs) > TILES;
-        return (late ? 1.12 : 1) * sqrt(sqrt(loads * loads + pow(multiply, 4)));
-    }
-    const double loads = 0.85 * operands, waits = 34.0 * operands / (TILES - operands);
-    return cbrt(pow(0.7 * products, 3) + pow(loads, 3) + pow(waits, 3));
+    const double multiply = p->batches * BATCH * 0.6 * (1 + p->group / 200.0);
+    const double loads = (double)operands * operands;
+    const bool late = p->batches == 1 && 3 * (p->rows + p->inputs) > TILES;
+    return (late ? 1.12 : 1) * sqrt(sqrt(loads * loads + pow(multiply, 4)));
 }
 
 /* The plan's time: halfway between the average multiprocessor's and the busiest one's, as those
@@ -406,17 +272,15 @@ static double plan_cost(const wgrad_one_gate_cut *p, int processors) {
 }
 
 /* Tries tasks of such a size that they fill whole rounds of all multiprocessors, or one round more,
- * each with some slack, since no group's products divide evenly. Returns the best of these and
+ * each with some slack, since no group's tiles divide evenly. Returns the best of these and
  * `best`. */
 static wgrad_one_gate_cut try_targets(wgrad_one_gate_cut plan, const wgrad_one_gate_cut *best,
                                       const tile_lists *l, const column_groups *g, int processors) {
-    const int full = plan.batches * batch_width(&plan);
+    const int full = plan.batches * BATCH, tiles = l->start[l->rows];
     wgrad_one_gate_cut better = *best;
-    int products = 0;
-    for (int c = 0; c < g->start[g->count]; c++) products += products_of(&plan, g->columns[c].mask);
-    const int rounds = products / (full * processors) + 1;
+    const int rounds = tiles / (full * processors) + 1;
     for (int attempt = 0; attempt < 6 && plan.target < full; attempt++) {
-        const double even = (double)products / ((rounds + attempt / 3) * processors);
+        const double even = (double)tiles / ((rounds + attempt / 3) * processors);
         const int target = min(full, (int)(even * (1 + 0.04 * (attempt % 3)) + 1));
         if (target == plan.target) continue;
         plan.target = target;
@@ -427,18 +291,16 @@ static wgrad_one_gate_cut try_targets(wgrad_one_gate_cut plan, const wgrad_one_g
     return better;
 }
 
-/* Tries all groups, orders and kernels. Only pairs gain by columns sorted by likeness. */
+/* Tries all groups, batches and orders. */
 static wgrad_one_gate_cut choose_plan(const tile_lists *l, int processors,
                                       unsigned char *operands) {
     static const int groups[] = {2, 4, 6, 8, 12, 16};
     wgrad_one_gate_cut best = {};
-    for (size_t i = 0; i < sizeof groups / sizeof groups[0] * 2; i++) {
-        const bool alike = i % 2;
-        const column_groups g = group_columns(l, groups[i / 2], alike);
-        for (int batches = 0; batches <= (alike ? 0 : SAMPLED_BATCHES); batches++) { /* 0: pairs */
-            for (int dealt = 0; dealt < (alike ? 1 : 2); dealt++) {
-                wgrad_one_gate_cut plan = {batches == 0, max(batches, 1), g.rows, 0,
-                                           alike,        dealt > 0};
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        const column_groups g = group_columns(l, groups[i]);
+        for (int batches = 1; batches <= SAMPLED_BATCHES; batches++) {
+            for (int dealt = 0; dealt < 2; dealt++) {
+                wgrad_one_gate_cut plan = {batches, g.rows, 0, dealt > 0};
                 plan.operands = operands;
                 best = try_targets(plan, &best, l, &g, processors);
             }
@@ -449,28 +311,16 @@ static wgrad_one_gate_cut choose_plan(const tile_lists *l, int processors,
     return best;
 }
 
-/* How many of the operand tiles in shared memory are for rows. The stages of single tiles all have
- * the same size. With pairs, both rings hold about as many panels, and the ring of inputs at least
- * two of any batch. */
-static int share_tiles(const wgrad_one_gate_cut *p, int listed_rows) {
-    if (!p->pairs) {
-        const int panels = TILES / (p->rows + p->batches * p->inputs);
-        return max(2, min(panels, RING_BATCHES)) * p->rows;
-    }
-    const double inputs = (double)(p->listed - listed_rows) / p->tasks;
-    int best = 2;
-    double most = 0;
-    for (int panels = 2; TILES - panels * p->rows >= 2 * p->inputs; panels++) {
-        const double ahead = fmin(panels, (TILES - panels * p->rows) / inputs);
-        if (ahead > most) most = ahead, best = panels;
-    }
-    return best * p->rows;
+/* How many of the operand tiles in shared memory are for rows. */
+static int share_tiles(const wgrad_one_gate_cut *p) {
+    const int panels = TILES / (p->rows + p->batches * p->inputs);
+    return max(2, min(panels, (int)RING_BATCHES)) * p->rows;
 }
 
 /* A convolution has few tiles, and sums over many positions. The positions are split if tasks of
  * full size would leave multiprocessors idle. */
 static int splits_of(size_t tiles, int processors) {
-    const double tasks = ceil(1.2 * (double)tiles / (4 * PAIRS));
+    const double tasks = ceil(1.2 * (double)tiles / (SAMPLED_BATCHES * BATCH));
     return max(1, min((int)(processors / tasks), 64));
 }
 
@@ -487,29 +337,22 @@ void *wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l) {
     }
     wgrad_one_gate_cut p = choose_plan(&lists, cuda_of(be)->processors / t->splits, operands);
     const size_t tasks = (size_t)p.tasks, listed = (size_t)p.listed;
-    const size_t slots = tasks * p.batches * batch_width(&p);
+    const size_t slots = tasks * p.batches * BATCH;
     p.task = host_array<sampled_task>(tasks);
     p.tile = host_array<uint16_t>(listed);
     p.slot = host_array<sampled_slot>(slots);
-    p.pair = host_array<sampled_pair>(slots);
-    column_groups groups = group_columns(&lists, p.group, p.alike);
+    column_groups groups = group_columns(&lists, p.group);
     cut_tasks(&p, &lists, &groups);
-    int rows = 0;
-    for (int i = 0; i < p.tasks; i++) rows += p.task[i].rows;
     t->tasks = p.tasks;
-    t->batches = p.pairs ? 0 : p.batches;
+    t->batches = p.batches;
     t->rows = p.rows;
     t->inputs = p.inputs;
-    t->row_tiles = share_tiles(&p, rows);
+    t->row_tiles = share_tiles(&p);
     t->task = layout_table(be, device, p.task, tasks);
     t->tile = layout_table(be, device, p.tile, listed);
-    if (p.pairs) {
-        t->pair = layout_table(be, device, p.pair, slots);
-    } else {
-        t->slot = layout_table(be, device, p.slot, slots);
-    }
-    void *tables[] = {lists.start, lists.column, lists.position, p.task,       p.tile,
-                      p.slot,      p.pair,       operands,       groups.start, groups.columns};
+    t->slot = layout_table(be, device, p.slot, slots);
+    void *tables[] = {lists.start, lists.column, lists.position, p.task,        p.tile,
+                      p.slot,      operands,     groups.start,   groups.columns};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) free(tables[i]);
     return t;
 }
