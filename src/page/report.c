@@ -152,9 +152,9 @@ static void add_results(facts *f, const report *r) {
             used += any;
         }
         add(f, "probe",
-            "error %.2f %% of %s test documents; %s logistic regression, C = %g, on %zu of %zu "
+            "error %.2f %% of %s test documents; logistic regression, C = %g, on %zu of %zu "
             "features",
-            p->error, html_count(count, p->documents), p->penalty, p->cost, used, p->units);
+            p->error, html_count(count, p->documents), p->cost, used, p->units);
     }
 }
 

@@ -3,8 +3,8 @@
 #ifndef SMALLWORLD_PAGE_SHOW_H
 #define SMALLWORLD_PAGE_SHOW_H
 
+#include "page/reading.h"
 #include "probe/dataset.h"
-#include "probe/reading.h"
 #include "probe/saved.h"
 
 enum { SHOW_MAX_CLASSES = 6 };

@@ -498,7 +498,6 @@ static bool save_probe(const probe *p, const char *path, error *err) {
                        .error = r->error,
                        .documents = (int64_t)r->test_rows};
     for (int k = 0; k < p->class_count; k++) s->name[k] = r->names[k];
-    snprintf(s->penalty, sizeof s->penalty, "l2");
     bool saved = saved_write(s, path, err);
     free(s);
     return saved;

@@ -12,7 +12,7 @@
 
 #define PROBE_VERSION "1"
 
-enum { FIXED_ENTRIES = 14 };
+enum { FIXED_ENTRIES = 13 };
 
 /* ---------------------------------------------------------------------------------- writing */
 
@@ -28,7 +28,6 @@ bool saved_write(const saved_probe *p, const char *path, error *err) {
     metadata_add(entries, &count, "state", known ? origin_state_name(p->origin.state) : "");
     metadata_add(entries, &count, "pool", known ? origin_pools_text(&p->origin.pools, pools) : "");
     metadata_add(entries, &count, "model", known ? p->origin.model : "");
-    metadata_add(entries, &count, "penalty", p->penalty);
     metadata_add_number(entries, &count, "C", p->cost);
     metadata_add_number(entries, &count, "scale", p->scale);
     metadata_add_number(entries, &count, "error", p->error);
@@ -77,7 +76,6 @@ static bool parse(saved_probe *p) {
         !all_finite(p->deviation, p->units)) {
         return false;
     }
-    snprintf(p->penalty, sizeof p->penalty, "%.7s", entry(p, "penalty"));
     if (!number_real(entry(p, "C"), &p->cost) || !number_real(entry(p, "error"), &p->error) ||
         !number_integer(entry(p, "documents"), &p->documents)) {
         return false;

@@ -5,8 +5,8 @@
  *   deviation  float64 [units] of the features it was fitted on
  *
  * Metadata: format "smallworld", kind "probe", version, state, pool and model (of the features;
- * model is the checkpoint's checksum; all three empty where the features do not say), penalty, C,
- * error, documents, multinomial, classes, and class.0, class.1 ...: their names. Two classes have
+ * model is the checkpoint's checksum; all three empty where the features do not say), C, error,
+ * documents, multinomial, classes, and class.0, class.1 ...: their names. Two classes have
  * one model, whose positive side is class.1; more have one model each, the logits of a softmax, or
  * without `multinomial`, in older files, of that class against the rest.
  *
@@ -24,7 +24,6 @@ typedef struct saved_probe {
     const char *name[MOST_CLASSES];
     size_t units;
     const double *weights, *deviation;
-    char penalty[8];
     double cost, error;
     bool multinomial;  /* margins are logits of a softmax, not of one class against the rest */
     double *head;      /* what `weights` and `deviation` are of a model's class head; else NULL */

@@ -50,7 +50,6 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
         .units = UNITS,
         .weights = weights[0],
         .deviation = deviation,
-        .penalty = "l1",
         .cost = 0.25,
         .error = 12.5,
         .documents = 9};

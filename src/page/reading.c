@@ -1,4 +1,4 @@
-#include "probe/reading.h"
+#include "page/reading.h"
 
 #include "core/clock.h"
 #include "core/log.h"

@@ -1,8 +1,8 @@
 /* Records the model's states and predictions at every byte of documents. Each document is read from
  * a zero state, as smallworld features reads it. Since every byte is kept, this is for short texts
  * that people look at. */
-#ifndef SMALLWORLD_PROBE_READING_H
-#define SMALLWORLD_PROBE_READING_H
+#ifndef SMALLWORLD_PAGE_READING_H
+#define SMALLWORLD_PAGE_READING_H
 
 #include "data/corpus.h"
 #include "model/model.h"
