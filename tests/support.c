@@ -37,6 +37,10 @@ __attribute__((constructor)) static void choose_tests(void) {
     if (pattern) cmocka_set_test_filter(pattern);
 }
 
+bool is_watched(void) {
+    return getenv("SMALLWORLD_TEST_EVERY") != NULL;
+}
+
 bool takes_case(void) {
     static int cases;
     const char *every = getenv("SMALLWORLD_TEST_EVERY");

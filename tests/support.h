@@ -39,6 +39,7 @@ void random_restart(uint64_t seed);
 /* Whether a test takes its next case: of many like ones each SMALLWORLD_TEST_EVERYth, which is
  * enough where other tests run the same code, without a sanitizer or at another level. */
 bool takes_case(void);
+bool is_watched(void); /* whether that is set: a sanitizer slows the tests down */
 
 void assert_contains(const char *text, const char *part);
 

