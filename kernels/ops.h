@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum {
     VOCABULARY = 256,     /* bytes */
@@ -459,6 +460,11 @@ struct backend {
 
     void (*destroy)(backend *be);
 };
+
+/* Whether its arrays are on a GPU; else the host reads them where they are. */
+static inline bool backend_on_gpu(const backend *be) {
+    return strcmp(be->name, "cuda") == 0;
+}
 
 /* What the columns of wgrad are a multiple of. */
 static inline int wgrad_multiple(const backend *be) {

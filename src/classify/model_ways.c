@@ -231,7 +231,7 @@ bool job_fit_features(job *j, error *err) {
     static const char what[] = "a probe on the model's features";
     const double began = clock_seconds();
     if (!loaded_make(&j->loaded, 0, FEATURES_STEPS, any_text, err)) return false;
-    const bool cuda = strcmp(j->loaded.be->name, "cuda") == 0;
+    const bool cuda = backend_on_gpu(j->loaded.be);
     const double needed =
         features_seconds(j, j->rate, j->loaded.checkpoint.options.model.hidden, cuda);
     if (job_agreed(j, needed - job_left(j)) > 0) {

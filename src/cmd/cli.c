@@ -77,6 +77,13 @@ static error_t parse_ranks(int key, char *text, struct argp_state *state) {
 
 const struct argp cli_ranks_argp = {.options = rank_options, .parser = parse_ranks};
 
+void cli_warn_of_idle(const ranks *r, int64_t minibatches, int batch) {
+    if (minibatches >= ranks_count(r)) return;
+    log_warning("only %d of %d ranks have work, as there are no more minibatches of %d; a smaller "
+                "--batch makes more",
+                (int)minibatches, ranks_count(r), batch);
+}
+
 static const struct argp_option column_options[] = {
     {"text-column", KEY_TEXT_COLUMN, "NAME", 0,
      "Column of a table that holds the texts; default: text, review, sentence or the like", 0},

@@ -46,6 +46,10 @@ extern const struct argp cli_model_argp, cli_device_argp;
  * 0 if not given, as its input. */
 extern const struct argp cli_ranks_argp;
 
+/* Warns if the work makes fewer minibatches, of `batch` stripes or documents, than there are
+ * ranks. */
+void cli_warn_of_idle(const ranks *r, int64_t minibatches, int batch);
+
 /* --text-column and --label-column: where tables have texts and labels. Use `cli_columns_argp` as
  * an argp child with a cli_columns as its input. */
 typedef struct cli_columns {

@@ -79,13 +79,6 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     }
 }
 
-static void warn_of_idle(const ranks *r, int64_t minibatches, int batch) {
-    if (minibatches >= ranks_count(r)) return;
-    log_warning("only %lld of %d ranks have work: the text makes as many minibatches of %d "
-                "stripes; a smaller --batch makes more",
-                (long long)minibatches, ranks_count(r), batch);
-}
-
 /* What is printed at the end. */
 typedef struct outcome {
     evaluation result;
@@ -139,7 +132,7 @@ static bool score_static(const arguments *a, loaded_model *loaded, ranks *r, con
                          uint64_t size, outcome *out, error *err) {
     model *m = loaded->m;
     evaluation *e = &out->result;
-    warn_of_idle(r, evaluate_minibatches(size, m->batch), m->batch);
+    cli_warn_of_idle(r, evaluate_minibatches(size, m->batch), m->batch);
     recording *forward = evaluate_record(m);
     bool done = a->exact ? evaluate(m, forward, s, size, true, !a->json, e, err)
                          : evaluate_text(m, forward, s, size, r, !a->json, e, err);

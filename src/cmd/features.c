@@ -73,14 +73,6 @@ static corpus *read_documents(const arguments *a, const options *o, error *err) 
     return corpus_read(a->files.items, a->files.count, &how, err);
 }
 
-static void warn_of_idle(const ranks *r, const corpus *c, int batch) {
-    const size_t groups = features_groups(c, batch), count = (size_t)ranks_count(r);
-    if (groups >= count) return;
-    log_warning("only %zu of %zu ranks have work: the documents make as many groups of %d; a "
-                "smaller --batch makes more",
-                groups, count, batch);
-}
-
 /* The other way round, `show` leaves features alone. */
 static bool check_place(const arguments *a, error *err) {
     char *units = mem_format("%s.units.npy", a->prefix);
@@ -99,12 +91,12 @@ static bool extract(arguments *a, feature_result *r, error *err) {
     if (!loaded_open(&loaded, a->checkpoint, &a->model, err)) return false;
     corpus *c = read_documents(a, &loaded.checkpoint.options, err);
     a->how.model = checkpoint_checksum(&loaded.checkpoint);
-    bool done = c != NULL;
-    if (done) {
-        const text_limits most = {(int64_t)c->count, (int64_t)c->size};
-        done = loaded_make(&loaded, 0, FEATURES_STEPS, most, err);
-        if (done) warn_of_idle(a->how.ranks, c, loaded.m->batch);
-        done = done && features_extract(loaded.m, c, &a->how, a->prefix, r, err);
+    bool done = false;
+    const text_limits most = {c ? (int64_t)c->count : 0, c ? (int64_t)c->size : 0};
+    if (c && loaded_make(&loaded, 0, FEATURES_STEPS, most, err)) {
+        const int batch = loaded.m->batch;
+        cli_warn_of_idle(a->how.ranks, (int64_t)features_groups(c, batch), batch);
+        done = features_extract(loaded.m, c, &a->how, a->prefix, r, err);
     }
     corpus_free(c);
     loaded_free(&loaded);

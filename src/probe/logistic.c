@@ -68,7 +68,7 @@ static bool take_device_memory(logistic *l) {
 logistic *logistic_create(backend *be, const dataset *d, int functions, bool resident, error *err) {
     logistic *l = mem_alloc(1, sizeof *l);
     *l = (logistic){.be = be, .d = d, .resident = resident};
-    l->on_host = strcmp(be->name, "cpu") == 0;
+    l->on_host = !backend_on_gpu(be);
     l->most = padded(l, functions);
     l->panel = MOST_PANEL;
     if (l->on_host && PANEL_NUMBERS / d->units < MOST_PANEL) {

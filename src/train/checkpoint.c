@@ -73,7 +73,7 @@ static int add_patterns(const model *m, tensor *tensors, int count, int32_t *pat
 /* The values of an arena: on the CPU itself, so that saving needs no more memory than was planned;
  * else a copy, which the caller frees. */
 static const float *arena_values(const model *m, const void *arena, float **copy) {
-    const bool here = strcmp(m->be->name, "cpu") == 0 && m->be->real_size == sizeof **copy;
+    const bool here = !backend_on_gpu(m->be) && m->be->real_size == sizeof **copy;
     *copy = here ? NULL : model_download(m, arena, 0, m->parameters.total);
     return here ? arena : *copy;
 }

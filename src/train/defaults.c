@@ -141,7 +141,7 @@ bool defaults_choose(options *o, char *const *files, int count, error *err) {
     const double megabytes = all.megabytes;
     backend *be = options_backend(&o->run, err);
     if (!be) return false;
-    const bool gpu = strcmp(be->name, "cuda") == 0;
+    const bool gpu = backend_on_gpu(be);
     be->destroy(be);
     const struct recipe *r = recipes;
     while (r->gpu != gpu || megabytes < r->least) r++;

@@ -535,7 +535,7 @@ static int threads_of_rank(const ranks *r) {
 /* Ranks compute alike, or their results would differ. */
 static backend *same_kind(backend *be, ranks *r, error *err) {
     if (!be || !r) return be;
-    const int64_t kind = (strcmp(be->name, "cuda") == 0) << 8 | (int)be->precision;
+    const int64_t kind = backend_on_gpu(be) << 8 | (int)be->precision;
     if (ranks_same(r, kind, "its device or precision", err)) return be;
     be->destroy(be);
     return NULL;
