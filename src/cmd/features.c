@@ -92,8 +92,11 @@ static bool extract(arguments *a, feature_result *r, error *err) {
     corpus *c = read_documents(a, &loaded.checkpoint.options, err);
     a->how.model = checkpoint_checksum(&loaded.checkpoint);
     bool done = false;
-    const text_limits most = {c ? (int64_t)c->count : 0, c ? (int64_t)c->size : 0};
-    if (c && loaded_make(&loaded, 0, FEATURES_STEPS, most, err)) {
+    if (c) {
+        const text_limits most = {(int64_t)c->count, (int64_t)c->size};
+        done = loaded_make(&loaded, 0, FEATURES_STEPS, most, err);
+    }
+    if (done) {
         const int batch = loaded.m->batch;
         cli_warn_of_idle(a->how.ranks, (int64_t)features_groups(c, batch), batch);
         done = features_extract(loaded.m, c, &a->how, a->prefix, r, err);

@@ -713,15 +713,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
  * and rows of 32 two at a time, as 128 bytes. */
 template <typename S>
 static bool map_blocks(backend *be, CUtensorMap *map, const layout *l, const void *w) {
-    const uint64_t b = S::B, rows = layout_weights(l) / b;
+    const uint64_t b = S::PAIRED ? 64 : S::B, rows = layout_weights(l) / b;
     const uint64_t extent[2] = {b, rows}, stride[1] = {b * 2};
-    const uint32_t across = S::FORWARD ? S::DEPTH : 64, down = S::FORWARD ? S::B : S::DEPTH;
-    const uint32_t box[2] = {across, down};
-    if (S::PAIRED) {
-        const uint64_t pairs[2] = {64, rows / 2}, stride[1] = {128};
-        const uint32_t box[2] = {64, S::DEPTH / 2};
-        return make_map(be, map, w, 2, pairs, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
-    }
+    const uint32_t across = S::FORWARD ? S::DEPTH : 64;
+    const uint32_t box[2] = {across, S::FORWARD ? S::B : S::PAIRED ? S::DEPTH / 2 : S::DEPTH};
     return make_map(be, map, w, 2, extent, stride, box,
                     across == 32 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
 }

@@ -346,43 +346,36 @@ static void plan_direction(backend *be, device_layout *device, gather_direction 
     }
 }
 
-/* The lists of fprop of gates that share a pattern: for each node as many, with the same sources,
- * as there are gates. The caller frees what is in `arrays`. */
-static gather_lists spread_gates(const gather_lists *l, int gates, int *(&arrays)[3]) {
-    const int nodes = l->of.nodes, total = l->of.begin[nodes];
-    int *start = arrays[0] = host_array<int>((size_t)nodes * gates + 1);
-    int *other = arrays[1] = host_array<int>((size_t)total * gates);
-    int *block = arrays[2] = host_array<int>((size_t)total * gates);
-    for (int i = 0, made = 0; i < nodes * gates; i++) {
-        for (int k = l->of.begin[i / gates]; k < l->of.end[i / gates]; k++, made++) {
-            other[made] = l->of.other[k];
-            block[made] = k * gates + i % gates;
-        }
-        start[i + 1] = made;
-    }
-    return {{nodes * gates, l->of.sources, start, start + 1, other}, block, l->b, 1, 0};
-}
-
-/* The same order of these: a node's gates follow each other. */
+/* An order of nodes as one of their gates, which follow each other. */
 static int *spread_order(const int *order, int nodes, int gates) {
     int *made = host_array<int>((size_t)nodes * gates);
     for (int i = 0; i < nodes * gates; i++) made[i] = order[i / gates] * gates + i % gates;
     return made;
 }
 
-/* The lists of a convolution: for each source as many, numbered node by node, as there are taps.
- * The caller frees what is in `arrays`. */
-static gather_lists spread_taps(const gather_lists *l, int taps, int *(&arrays)[3]) {
-    const int nodes = l->of.nodes, total = l->of.begin[nodes];
+/* The lists where gates are nodes, and taps sources, of their own: for each node as many, with the
+ * same sources, as there are gates; for each source as many as there are taps. The caller frees
+ * what is in `arrays`. */
+static gather_lists spread(const gather_lists *l, int gates, int taps, int *(&arrays)[3]) {
+    const int nodes = l->of.nodes * gates;
+    const size_t total = (size_t)l->of.begin[l->of.nodes] * gates * taps;
     int *start = arrays[0] = host_array<int>((size_t)nodes + 1);
-    int *other = arrays[1] = host_array<int>((size_t)total * taps);
-    int *block = arrays[2] = host_array<int>((size_t)total * taps);
-    for (int i = 0; i <= nodes; i++) start[i] = l->of.begin[i] * taps;
-    for (int k = 0; k < total * taps; k++) {
-        other[k] = l->of.other[k / taps] * taps + k % taps;
-        block[k] = (l->block ? l->block[k / taps] : k / taps) * taps + k % taps;
+    int *other = arrays[1] = host_array<int>(total);
+    int *block = arrays[2] = host_array<int>(total);
+    for (int i = 0, made = 0; i < nodes; i++) {
+        const int first = l->of.begin[i / gates], end = l->of.end[i / gates];
+        for (int k = first * taps; k < end * taps; k++, made++) {
+            const int entry = k / taps, tap = k % taps;
+            other[made] = l->of.other[entry] * taps + tap;
+            block[made] = ((l->block ? l->block[entry] : entry) * taps + tap) * gates + i % gates;
+        }
+        start[i + 1] = made;
     }
-    return {{nodes, l->of.sources * taps, start, start + 1, other}, block, l->b, l->gates, taps};
+    return {{nodes, l->of.sources * taps, start, start + 1, other},
+            block,
+            l->b,
+            l->gates / gates,
+            l->taps};
 }
 
 void *gather_plan(backend *be, device_layout *device, const layout *l) {
@@ -391,10 +384,10 @@ void *gather_plan(backend *be, device_layout *device, const layout *l) {
     gather_lists rows = {row_lists(l), NULL, l->in_block, l->gates, l->taps};
     int *arrays[2][3] = {};
     if (l->taps) {
-        columns = spread_taps(&columns, l->taps, arrays[0]);
-        rows = spread_taps(&rows, l->taps, arrays[1]);
+        columns = spread(&columns, 1, l->taps, arrays[0]);
+        rows = spread(&rows, 1, l->taps, arrays[1]);
     }
-    int *orders[PART_NODES + 1] = {}, *own[PART_NODES + 1] = {}, *spread[PART_NODES + 1] = {};
+    int *orders[PART_NODES + 1] = {}, *own[PART_NODES + 1] = {}, *of_gates[PART_NODES + 1] = {};
     const bool alike = layout_is_symmetric(l);
     make_orders(&columns.of, nodes_of_part(l->in_block, l->gates, 1), orders);
     plan_direction(be, device, &tables->backward, &columns, orders);
@@ -402,14 +395,14 @@ void *gather_plan(backend *be, device_layout *device, const layout *l) {
     if (!alike) make_orders(&rows.of, (most + l->gates - 1) / l->gates, own);
     for (int nodes = 1; nodes <= most; nodes++) {
         const int whole = (nodes + l->gates - 1) / l->gates;
-        spread[nodes] = spread_order((alike ? orders : own)[whole], rows.of.nodes, l->gates);
+        of_gates[nodes] = spread_order((alike ? orders : own)[whole], rows.of.nodes, l->gates);
     }
-    if (l->gates > 1) rows = spread_gates(&rows, l->gates, arrays[1]);
-    plan_direction(be, device, &tables->forward, &rows, spread);
+    if (l->gates > 1) rows = spread(&rows, l->gates, 1, arrays[1]);
+    plan_direction(be, device, &tables->forward, &rows, of_gates);
     for (int nodes = 1; nodes <= PART_NODES; nodes++) {
         free(orders[nodes]);
         free(own[nodes]);
-        free(spread[nodes]);
+        free(of_gates[nodes]);
     }
     for (int i = 0; i < 6; i++) free(arrays[i / 3][i % 3]);
     return tables;

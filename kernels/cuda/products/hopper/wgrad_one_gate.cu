@@ -106,22 +106,6 @@ struct way_out {
     }
 };
 
-/* The barriers of a ring, for the most batches that it may have. */
-struct ring_barriers {
-    uint32_t full; /* of full batches, then of empty ones */
-
-    __device__ explicit ring_barriers(uint32_t at) : full(at) {
-        if (threadIdx.x < RING_BATCHES) {
-            barrier_init(full + threadIdx.x * 8, 1);
-            barrier_init_warps(empty(threadIdx.x), CONSUMER_WARPS);
-        }
-    }
-
-    __device__ uint32_t empty(int batch) const {
-        return full + (RING_BATCHES + batch) * 8;
-    }
-};
-
 /* Where a tile of x comes from. Those of a convolution are numbered by node and tap, and read at
  * another position than the result's, or beyond the columns, which TMA fills with zeros. */
 template <bool TAPS> struct tile_source {
@@ -146,11 +130,21 @@ template <bool TAPS> struct tile_source {
     }
 };
 
-/* A ring of stages of equal size, whose number is known at run time. */
-struct runtime_ring : ring_barriers {
+/* A ring of stages of equal size, whose number, at most RING_BATCHES, is known at run time. */
+struct runtime_ring {
+    uint32_t full; /* barriers of full stages, then of empty ones */
     int stage, phase;
 
-    __device__ explicit runtime_ring(uint32_t at) : ring_barriers(at), stage(0), phase(0) {}
+    __device__ explicit runtime_ring(uint32_t at) : full(at), stage(0), phase(0) {
+        if (threadIdx.x < RING_BATCHES) {
+            barrier_init(full + threadIdx.x * 8, 1);
+            barrier_init_warps(empty(threadIdx.x), CONSUMER_WARPS);
+        }
+    }
+
+    __device__ uint32_t empty(int at) const {
+        return full + (RING_BATCHES + at) * 8;
+    }
 
     __device__ void next(int stages) {
         if (++stage < stages) return;

@@ -12,10 +12,7 @@
 
 #include <math.h>
 
-enum {
-    MOST_GROUP = 16, /* rows a task may have */
-    MOST_INPUTS = 32 /* columns of a batch */
-};
+enum { MOST_GROUP = 16 /* rows a task may have */ };
 
 /* The pattern in tiles: row r has tiles start[r] <= k < start[r + 1]. */
 typedef struct tile_lists {
@@ -185,9 +182,8 @@ static void deal_slots(const tile_lists *l, const batch *b, sampled_slot *slot) 
 static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_column *columns,
                     int count, int room) {
     const int batches = p->batches;
-    const int most =
-        min((TILES - 2 * p->group) / max(2, batches), min((int)BATCH, (int)MOST_INPUTS));
-    tile_column taken[SAMPLED_BATCHES][MOST_INPUTS];
+    const int most = min((TILES - 2 * p->group) / max(2, batches), (int)BATCH);
+    tile_column taken[SAMPLED_BATCHES][BATCH];
     sampled_task task = {p->listed};
     unsigned rows = 0;
     int made = 0, listed = 0;
