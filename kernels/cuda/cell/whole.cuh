@@ -137,8 +137,10 @@ template <typename T, int VEC, int ROWS, int ARRAYS, int WARPS> struct whole_sta
         }
     }
 
-    /* Forward: fetches a span's raw, adds its sums to the totals, and makes the statistics. */
+    /* Forward: fetches a span's raw, adds its sums to the totals, and makes the statistics. Without
+     * layer norm those of the first span serve all, and others may still be reading them. */
     __device__ void normalise(const view<T> &v, int span) const {
+        if (!v.layer_norm && span > 0) return;
         const float scale[2] = {SCALE_SUM, SCALE_SQUARE};
         const int n = span * SPAN + lane * VEC, past = min(last, first + v.kept);
         const int half = min(past, first + v.kept / (2 * WARPS) * WARPS), begin = warp / ROWS;
