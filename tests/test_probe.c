@@ -65,6 +65,29 @@ static void test_split_of_repeats(void **state) {
     assert_in_range(count, ROWS / 5, ROWS / 4);
 }
 
+/* A text that stands for many rows is held out only where there are too few others. */
+static void test_split_of_a_common_text(void **state) {
+    (void)state;
+    enum { ROWS = 300, COMMON = 100, SEEDS = 20 };
+    int16_t class[ROWS] = {0};
+    uint64_t group[ROWS], thrice[ROWS];
+    bool held[ROWS];
+    int moved = 0;
+    for (int i = 0; i < ROWS; i++) group[i] = i < COMMON ? 7 : (uint64_t)(1000 + i);
+    for (int i = 0; i < ROWS; i++) thrice[i] = (uint64_t)(i / COMMON);
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        int count = 0;
+        assert_int_equal(split_by_group(class, group, ROWS, 1, seed, held), -1);
+        assert_false(held[0]);
+        for (int i = 0; i < ROWS; i++) count += held[i];
+        assert_int_equal(count, ROWS / 5);
+        assert_int_equal(split_by_group(class, thrice, ROWS, 1, seed, held), -1);
+        assert_int_equal(held[0] + held[COMMON] + held[2 * COMMON], 1);
+        moved += held[0];
+    }
+    assert_in_range(moved, 1, SEEDS - 1);
+}
+
 static void test_split_of_few(void **state) {
     (void)state;
     static const uint64_t each[5] = {0, 1, 2, 3, 4}, two[5] = {0, 1, 1, 1, 0};
@@ -547,6 +570,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_split_of_repeats),
+        cmocka_unit_test(test_split_of_a_common_text),
         cmocka_unit_test(test_split_of_few),
         cmocka_unit_test(test_chooses_the_smallest_best_cost),
         cmocka_unit_test(test_ties_go_to_the_smallest_cost),

@@ -6,9 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELD_OUT = 5 /* one row in five is held out */ };
+enum {
+    HELD_OUT = 5,       /* one row in five is held out */
+    SHARE_OF_GROUP = 10 /* a group that is held out is at most this part of them */
+};
 
-/* A row's place among those of its group, and that group's first row. */
+/* A row and its group; or a group's first row and its size. */
 typedef struct member {
     uint64_t group;
     size_t row;
@@ -37,24 +40,31 @@ static void find_groups(const int16_t *class, const uint64_t *group, size_t rows
     free(all);
 }
 
-/* Holds groups of one class out: Fisher-Yates, stopped once enough rows are drawn. Returns whether
- * there are two groups or more. */
+/* Holds groups of one class out: Fisher-Yates among the smaller ones, stopped once enough rows are
+ * drawn. Returns whether there are two groups or more. */
 static bool split_class(const int16_t *class, const size_t *first, const size_t *size, size_t rows,
                         uint64_t seed, int number, bool *held) {
-    size_t *heads = mem_alloc(rows, sizeof *heads), count = 0, total = 0, drawn = 0;
+    member *heads = mem_alloc(rows, sizeof *heads);
+    size_t count = 0, total = 0, few = 0, among = 0, drawn = 0;
     for (size_t i = 0; i < rows; i++) {
         if (class[i] != number || first[i] != i) continue;
-        heads[count++] = i;
+        heads[count++] = (member){size[i], i};
         total += size[i];
     }
+    qsort(heads, count, sizeof *heads, by_group);
     const size_t fifth = (total + HELD_OUT / 2) / HELD_OUT, wanted = fifth ? fifth : 1;
+    const uint64_t most = wanted / SHARE_OF_GROUP;
+    while (few < count && (among < wanted || heads[few].group <= most ||
+                           heads[few].group == heads[few - 1].group)) {
+        among += heads[few++].group;
+    }
     philox_stream draws = philox_start(seed, PHILOX_SPLIT, 0, (uint32_t)number);
-    for (size_t i = 0; drawn < wanted && i + 1 < count; i++) {
-        const size_t j = i + (size_t)philox_below(&draws, count - i), chosen = heads[j];
+    for (size_t i = 0; drawn < wanted && i < few && i + 1 < count; i++) {
+        const size_t j = i + (size_t)philox_below(&draws, few - i);
+        const member chosen = heads[j];
         heads[j] = heads[i];
-        heads[i] = chosen;
-        held[chosen] = true;
-        drawn += size[chosen];
+        held[chosen.row] = true;
+        drawn += chosen.group;
     }
     free(heads);
     return count >= 2;
