@@ -302,8 +302,6 @@ class Train(cli.Case):
             self.run_program(*command, *self.cpu)
         for expected, status, *command in (
                 ("with hubs, whose rectangles cannot be pruned", 1, "prune", "run", "--density", "0.5", "--out", "x"),
-                ("train.prune_density: has no meaning with model.hubs", 2, "train", "config.yaml", *hubs, "--set",
-                 "train.prune_density=0.5"),
                 ("model.hubs: has no meaning for model.cell: lstm", 2, "train", "config.yaml", "--set",
                  "model.hubs=8"),
                 ("model.hubs: expected a multiple of model.block 8", 2, "train", "config.yaml", *hubs, "--set",

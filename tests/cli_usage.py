@@ -141,12 +141,6 @@ class BadInput(cli.Case):
         self.refused_settings("model.hidden: expected at most 32768 blocks", model_hidden=2**20)
         self.refused_settings("train.batch: expected an integer", train_batch=2**31)
         self.refused_settings("train.bptt: expected an integer", train_bptt=2**40)
-        self.refused_settings("train.prune_density: expected at least 0.25, the share of self-"
-                              "blocks, got 0.2", train_prune_density=0.2)
-        self.refused_settings("train.prune_density: expected below 0.75, the density of the "
-                              "patterns", train_prune_density=0.8)
-        self.refused_settings("train.prune_from: expected below train.prune_until 0.6, got 0.7",
-                              train_prune_density=0.5, train_prune_from=0.7)
         self.refused_settings("cannot open none.txt", model_graph="file",
                               model_graph_file="none.txt", model_degree=None)
         self.write("edges", "0 1\n1 9\n")

@@ -178,17 +178,6 @@ class Training(Case):
             values = [memoryview(data[start + begin:start + end]).cast("f").tolist() for data in (one, two)]
             self.assertLess(max(abs(a - b) for a, b in zip(*values)), 1e-4, name)
 
-    def test_structure(self):
-        """Two ranks prune the blocks that one prunes."""
-        flags = ["--set", "train.prune_density=0.3", "--set", "train.prune_every=2",
-                 "--set", "model.graph=dense", "--set", "model.hidden=128"]
-        for ranks in (1, 2):
-            self.train(ranks, "--out", f"run{ranks}", *flags)
-        self.assert_equal_losses("run1", "run2")
-        densities = [[m["density"] for m in self.metrics(run)] for run in ("run1", "run2")]
-        self.assertEqual(*densities)
-        self.assertLess(densities[0][-1], densities[0][0])
-
     def test_resume(self):
         """A run with 2 ranks, then 1, then 2 again, against one with 2 throughout."""
         self.train(2, "--out", "whole")

@@ -19,10 +19,9 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do tools+=("$1"); shift; done
 [ $# -eq 0 ] || shift
 tests=("$@")
 [ ${#tools[@]} -gt 0 ] || tools=(memcheck initcheck racecheck)
-[ ${#tests[@]} -gt 0 ] || tests=(products conv dispatch chain cell cell_sequence ops model patterns train
+[ ${#tests[@]} -gt 0 ] || tests=(products conv dispatch chain cell cell_sequence ops model train
                                  logistic fit probe products:portable conv:portable dispatch:portable
-                                 chain:portable cell:portable ops:portable model:portable
-                                 patterns:portable)
+                                 chain:portable cell:portable ops:portable model:portable)
 
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 if ! [ -x "$sanitizer" ]; then

@@ -71,7 +71,7 @@ class Sweep(unittest.TestCase):
         lines = "".join(f"{i % 2}\t{'good' if i % 2 else 'bad'} {i}\n" for i in range(60))
         (self.path / "some.tsv").write_text(lines)
         done = self.sweep("tuned-from config.yaml seeds=1,2\ntuned config.yaml "
-                          "train.init=@tuned-from train.prune_density=0.5 seeds=1,2\n"
+                          "train.init=@tuned-from model.dropout=0.5 seeds=1,2\n"
                           "other config.yaml train.init=@tuned-s2\n",
                           "--probe", "some.tsv", "some.tsv", "--pool", "last,mean")
         self.assertEqual(done.returncode, 0, done.stderr)

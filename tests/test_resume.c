@@ -68,43 +68,7 @@ static void test_resume_bf16(void **state) {
     check_resume("run.precision=bf16 model.cell=deep model.hubs=24 model.graph=random "
                  "model.density=0.6 model.degree=null model.layers=2",
                  one_stop);
-    check_resume("run.precision=bf16 model.cell=deep model.layers=3 train.prune_density=0.3 "
-                 "train.prune_every=7",
-                 one_stop);
-}
-
-static int64_t pattern_length(const char *name) {
-    safetensors file;
-    open_run(&file, name, "last.safetensors");
-    const tensor *t = safetensors_find(&file, "pattern.gates");
-    assert_non_null(t);
-    int64_t blocks = t->shape[0];
-    safetensors_close(&file);
-    return blocks;
-}
-
-/* Prunes a dense matrix to blocks, and blocks to fewer. Stops before the first
- * change, after it, between changes and after the last. */
-static void test_resume_pruned(void **state) {
-    (void)state;
-    static const char *const settings[] = {
-        "run.precision=fp32 model.graph=dense model.degree=null train.prune_density=0.3 "
-        "train.prune_every=2",
-        "run.precision=bf16 model.graph=dense model.degree=null train.prune_density=0.3 "
-        "train.prune_every=3 model.cell=mlstm model.dropout=0.3",
-        "run.precision=fp32 model.cell=deep train.prune_density=0.3 train.prune_every=1000",
-    };
-    static const int64_t stops[] = {2, 5, 7, 8, 22, 30, -1};
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        check_resume(settings[i], stops);
-        assert_int_equal(pattern_length("whole"), 19); /* 0.3 x 64 = 19.2 */
-        assert_true(metric("whole", "density", true) == 19.0 / 64);
-    }
-    assert_true(metric("whole", "density", false) == 40.0 / 64);
-    assert_run_fails("refused", TRAIN_OVERWRITE, "train.prune_density=0.3 train.steps=1",
-                     "train.prune_density: expected a run of at least 2 updates");
-    assert_run_fails("refused", TRAIN_OVERWRITE, "train.prune_density=0.7",
-                     "train.prune_density: expected below 0.625");
+    check_resume("run.precision=bf16 model.cell=deep model.layers=3", one_stop);
 }
 
 /* A limit stops the run, and the schedule does not depend on the limit. */
@@ -441,19 +405,10 @@ static void test_refused_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_resume_fp32),
-        TEST(test_resume_bf16),
-        TEST(test_resume_pruned),
-        TEST(test_raised_limit),
-        TEST(test_lowered_limit),
-        TEST(test_finished),
-        TEST(test_signal_between_updates),
-        TEST(test_lost_updates),
-        TEST(test_repaired_models),
-        TEST(test_overwrite),
-        TEST(test_run_in_next),
-        TEST(test_own_config),
-        TEST(test_lost_metrics),
+        TEST(test_resume_fp32),     TEST(test_resume_bf16),     TEST(test_raised_limit),
+        TEST(test_lowered_limit),   TEST(test_finished),        TEST(test_signal_between_updates),
+        TEST(test_lost_updates),    TEST(test_repaired_models), TEST(test_overwrite),
+        TEST(test_run_in_next),     TEST(test_own_config),      TEST(test_lost_metrics),
         TEST(test_refused_changes),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);

@@ -1,8 +1,7 @@
-/* The schedules of the learning rate, rewiring and pruning, which are functions of the step. */
+/* The schedules of the learning rate and of minutes, which are functions of the step. */
 #include "support.h"
 
 #include "train/schedule.h"
-#include "train/structure.h"
 
 #include <math.h>
 
@@ -57,38 +56,10 @@ static void test_fit(void **state) {
     assert_int_equal(schedule_fit(&always, &(schedule_times){1, 2, 3}, 5 + 6 * 7), 7);
 }
 
-static void test_structure_schedules(void **state) {
-    (void)state;
-    const train_options t = {
-        .prune_density = 0.2, .prune_every = 10, .prune_from = 0.1, .prune_until = 0.6};
-    structure_place at = {0, 100, 1};
-    static const struct {
-        int64_t step;
-        double density;
-    } expected[] = {
-        {0, 1},    {5, 1},   {10, 1}, {25, 0.2 + 0.8 * 0.343}, {35, 0.3}, {50, 0.2 + 0.8 * 0.008},
-        {60, 0.2}, {99, 0.2}};
-    for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        at.step = expected[i].step;
-        assert_true(fabs(structure_target_density(&t, &at) - expected[i].density) < 1e-12);
-    }
-    at = (structure_place){90, INT64_MAX, 1}; /* the last step is not known */
-    assert_true(structure_target_density(&t, &at) == 1);
-    at = (structure_place){99, 100, 0.5};
-    assert_true(structure_target_density(&t, &at) == 0.2);
-    train_options late = t; /* whose end falls into the last update */
-    late.prune_until = 0.999;
-    at = (structure_place){198, 200, 1};
-    assert_true(structure_target_density(&late, &at) > 0.2);
-    at.step = 199;
-    assert_true(structure_target_density(&late, &at) == 0.2);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schedule),
         cmocka_unit_test(test_fit),
-        cmocka_unit_test(test_structure_schedules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -376,19 +376,24 @@ class Training(unittest.TestCase):
         error = np.linalg.norm(found - expected) / (np.linalg.norm(expected) + 1e-30)
         self.assertLess(error, tolerance, what)
 
+    def begin(self, folder, model, t):
+        """Writes init.safetensors, a model of unusual weights. Returns the command that trains such a model."""
+        settings = {f"model.{k}": v for k, v in model.items() if k != "seed"} | {f"train.{k}": v for k, v in t.items()}
+        (Path(folder) / "text.tsv").write_text("".join(f"0\t{d}\n" for d in DOCUMENTS))
+        config = ["run.seed=77", "run.device=cpu", "run.threads=1", "data.train=text.tsv", "data.valid_fraction=0",
+                  *(f"{k}={v}" for k, v in settings.items())]
+        (Path(folder) / "c.yaml").write_text("data: {train: text.tsv}\n")
+        start = ["train", "c.yaml", *(word for s in config for word in ("--set", s))]
+        self.run_program(folder, *start, "--set", "train.steps=1", "--out", "first")
+        randomise(f"{folder}/first/last.safetensors", f"{folder}/init.safetensors", np.random.default_rng(5))
+        return start
+
     def check(self, model, **changes):
         """Trains by the program and by NumPy, from the same unusual weights."""
         t = TRAIN | changes
         model = {"seed": 77, "block": 8, "hidden": 24, "embedding": 3} | model
-        settings = {f"model.{k}": v for k, v in model.items() if k != "seed"} | {f"train.{k}": v for k, v in t.items()}
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "text.tsv").write_text("".join(f"0\t{d}\n" for d in DOCUMENTS))
-            config = ["run.seed=77", "run.device=cpu", "run.threads=1", "data.train=text.tsv", "data.valid_fraction=0",
-                      *(f"{k}={v}" for k, v in settings.items())]
-            (Path(folder) / "c.yaml").write_text("data: {train: text.tsv}\n")
-            start = ["train", "c.yaml", *(word for s in config for word in ("--set", s))]
-            self.run_program(folder, *start, "--set", "train.steps=1", "--set", "train.prune_density=null", "--out", "first")
-            randomise(f"{folder}/first/last.safetensors", f"{folder}/init.safetensors", np.random.default_rng(5))
+            start = self.begin(folder, model, t)
             self.run_program(folder, *start, "--set", "train.init=init.safetensors", "--out", "run")
             _, initial = read_tensors(f"{folder}/init.safetensors")
             self.compare(model, t, initial, Path(folder) / "run")
@@ -424,8 +429,6 @@ class Training(unittest.TestCase):
                 weights[name] = (1 - rate(t, step) * decay) * weights[name] - \
                     rate(t, step) * m[name] / (1 - t["beta1"] ** (step + 1)) / root
                 average[name] = d * average[name] + (1 - d) * weights[name]
-            if t.get("prune_density"):
-                self.prune(model, t, step + 1, patterns, weights, m, v, average)
         _, arenas = read_tensors(run / "last.state")
         for name, pattern in patterns.items():
             np.testing.assert_array_equal(arenas[f"pattern.{name}"], pattern)
@@ -454,20 +457,17 @@ class Training(unittest.TestCase):
                 square = square + sums.swapaxes(0, 1)
         return np.sqrt(square)
 
-    def prune(self, model, t, step, patterns, *arenas):
-        """Drops the blocks of smallest norm; all at once, from the first step of prune_until on. Rows of weight norm are
-        compared as the products read them, and read as before."""
-        if step != int(np.ceil(t["prune_until"] * t["steps"])):
-            return
+    def prune(self, model, density, patterns, weights):
+        """Drops the blocks of smallest norm. Rows of weight norm are compared as the products read them, and read as
+        before."""
         normed = [stage for stage in patterns if stage.endswith("gates") and model.get("norm") == "weight"]
-        before = {stage: [self.row_norms(patterns, arena, stage) for arena in (arenas[0], arenas[-1])] for stage in normed}
-        scales = {stage: arenas[0][f"cell.{stage}.gain"].reshape(before[stage][0].shape) / before[stage][0]
-                  for stage in normed}
+        before = {stage: self.row_norms(patterns, weights, stage) for stage in normed}
+        scales = {stage: weights[f"cell.{stage}.gain"].reshape(before[stage].shape) / before[stage] for stage in normed}
         for stage, pattern in patterns.items():
             name = f"cell.{stage}.weight"
             nodes = pattern.max() + 1
-            most = max(nodes, round(t["prune_density"] * nodes * nodes))
-            read, scale = arenas[0][name], scales.get(stage.replace("below", "gates"))
+            most = max(nodes, round(density * nodes * nodes))
+            read, scale = weights[name], scales.get(stage.replace("below", "gates"))
             if scale is not None and read.ndim == 4:
                 read = read * scale.swapaxes(0, 1)[pattern[:, 0], :, :, None]
             norms = (read.reshape(len(pattern), -1) ** 2).sum(1)
@@ -476,12 +476,10 @@ class Training(unittest.TestCase):
             keep = [k for k in range(len(pattern)) if k not in gone]
             self.assertLess(len(keep), len(pattern))
             patterns[stage] = pattern[keep]
-            for arena in arenas:
-                arena[name] = arena[name][keep]
+            weights[name] = weights[name][keep]
         for stage in normed:
-            for arena, then in zip((arenas[0], arenas[-1]), before[stage]):
-                gain = arena[f"cell.{stage}.gain"]
-                gain *= (self.row_norms(patterns, arena, stage) / then).reshape(gain.shape)
+            gain = weights[f"cell.{stage}.gain"]
+            gain *= (self.row_norms(patterns, weights, stage) / before[stage]).reshape(gain.shape)
 
     def test_lstm_of_two_layers(self):
         self.check({"cell": "lstm", "graph": "random", "density": 0.7, "layers": 2, "dropout": 0.31})
@@ -509,12 +507,21 @@ class Training(unittest.TestCase):
     def test_coupled_gates(self):
         self.check({"cell": "mlstm", "graph": "dense", "coupled_gates": "true", "input_stride": 2})
 
-    def test_pruning_with_decay(self):
-        self.check({"cell": "lstm", "graph": "random", "density": 0.9, "hidden": 48, "block": 8}, prune_density=0.4,
-                   prune_every=100, prune_from=0.5, prune_until=0.6)
-        for model in {"cell": "lstm", "layers": 2, "coupled_gates": "true"}, {"cell": "deep"}:
-            self.check(model | {"graph": "random", "density": 0.9, "hidden": 48, "norm": "weight"}, prune_density=0.4,
-                       prune_every=100, prune_from=0.5, prune_until=0.6)
+    def test_pruning(self):
+        for model in ({"cell": "lstm"}, {"cell": "lstm", "layers": 2, "coupled_gates": "true", "norm": "weight"},
+                      {"cell": "deep", "norm": "weight"}):
+            model = {"block": 8, "hidden": 48, "embedding": 3, "graph": "random", "density": 0.9} | model
+            with self.subTest(model), tempfile.TemporaryDirectory() as folder:
+                self.begin(folder, model, TRAIN)
+                self.run_program(folder, "prune", "init.safetensors", "--density", "0.4", "--out", "pruned.safetensors")
+                tensors, pruned = (read_tensors(f"{folder}/{name}.safetensors")[1] for name in ("init", "pruned"))
+                patterns = {name[8:]: v for name, v in tensors.items() if name.startswith("pattern.")}
+                weights = {name: v.astype(float) for name, v in tensors.items() if not name.startswith("pattern.")}
+                self.prune(model, 0.4, patterns, weights)
+                for name, pattern in patterns.items():
+                    np.testing.assert_array_equal(pruned[f"pattern.{name}"], pattern)
+                for name, value in weights.items():
+                    self.close(name, pruned[name], value, 1e-6)
 
     def test_streams(self):
         """More streams than one group of columns, and an epoch of one update."""

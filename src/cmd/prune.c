@@ -1,7 +1,7 @@
 /* smallworld prune: remove blocks from a checkpoint. */
 #include "cmd/cli.h"
 #include "core/log.h"
-#include "train/structure.h"
+#include "train/checkpoint.h"
 
 #include <stdlib.h>
 
@@ -38,7 +38,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 /* Refuses a density that is not below the checkpoint's. */
 static bool check_density(const arguments *a, const model *m, error *err) {
-    double now = structure_density(m), least = 1 / (double)m->graphs[0]->nodes;
+    double now = model_density(m), least = 1 / (double)m->graphs[0]->nodes;
     if (m->config.hubs) {
         return error_set(err, "%s: a model with hubs, whose rectangles cannot be pruned",
                          a->checkpoint);
@@ -50,20 +50,21 @@ static bool check_density(const arguments *a, const model *m, error *err) {
                      least, now, a->checkpoint, a->density);
 }
 
-/* Prunes. Only a model for training can change its patterns; with one stream and one step it stays
- * small. */
+/* Prunes. Only a model for training has all that a checkpoint holds; with one stream and one step
+ * it stays small. */
 static bool prune(const arguments *a, backend *be, double *density, size_t *parameters,
                   error *err) {
     checkpoint c;
     if (!checkpoint_open(&c, a->checkpoint, err)) return false;
-    model *m = checkpoint_model(&c, be, 1, 1, MODEL_TRAINING, err);
-    bool done = m && check_density(a, m, err);
-    if (done) {
-        structure_prune(m, a->density);
-        *density = structure_density(m);
-        *parameters = parameter_scalars(&m->parameters);
-        done = checkpoint_save_model(m, &c.options, checkpoint_step(&c), a->out, err);
+    model *m = checkpoint_model(&c, be, 1, 1, MODEL_TRAINING, err), *pruned = NULL;
+    if (m && check_density(a, m, err)) pruned = model_prune(m, a->density, err);
+    if (pruned) {
+        *density = model_density(pruned);
+        *parameters = parameter_scalars(&pruned->parameters);
     }
+    const bool done =
+        pruned && checkpoint_save_model(pruned, &c.options, checkpoint_step(&c), a->out, err);
+    model_free(pruned);
     model_free(m);
     checkpoint_close(&c);
     return done;

@@ -199,13 +199,19 @@ static bool set_value(config *c, const char *path, value *v, const char *source,
 /* Sets what a value of a key that is gone stands for. */
 static bool set_gone(config *c, const config_gone *gone, const value *v, const char *source,
                      error *err) {
-    const char *last = strrchr(gone->now, '.') + 1, *given = v->count ? v->items[0] : "";
+    const char *given = v->count ? v->items[0] : "";
+    const bool saved = c->is_saved;
+    if (!gone->now) {
+        if (saved && (!gone->values || strcmp(gone->values, given) == 0)) return true;
+        return error_set(err, "%s: %s: %s", source, gone->path, gone->advice);
+    }
+    const char *last = strrchr(gone->now, '.') + 1;
     char pair[64], advice[160] = "";
     for (int i = 0; config_choice(gone->values, i, pair, sizeof pair); i++) {
         char *text = strchr(pair, '=');
         const size_t used = strlen(advice);
         *text++ = '\0';
-        if (c->is_saved && strcmp(pair, given) == 0) {
+        if (saved && strcmp(pair, given) == 0) {
             value now = {0};
             value_append(&now, text);
             const bool set = set_value(c, gone->now, &now, source, err);

@@ -47,7 +47,8 @@ typedef struct config_key {
 
 /* A key that there was, and what stands for its values now: "true=layer false=none" of key `now`.
  * It is refused with that advice, or with `advice` if that is not NULL, but read where a run or
- * checkpoint has saved it. */
+ * checkpoint has saved it. Without `now` nothing came in its place, and what is saved is passed
+ * over, if it is `values` or that is NULL. */
 typedef struct config_gone {
     const char *path, *now, *values, *advice;
 } config_gone;

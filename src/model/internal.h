@@ -61,9 +61,6 @@ void model_bind_gradients(model *m, void *arena);
 /* The stage of a layer's cell; NULL for the one that reads the layer below, a product by itself. */
 stage *model_find_stage(model *m, int s);
 
-/* Uploads which weights decay. */
-void model_choose_decays(model *m);
-
 /* Requests every array of a model that is cut into so many segments, and counts the layouts'. */
 void model_plan(model *m, int segments);
 

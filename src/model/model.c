@@ -104,6 +104,19 @@ static bool within_limits(const model *m, int segments, error *err) {
     return true;
 }
 
+/* The recurrent weights decay; embedding, projection, head, gains and biases do not. */
+static void choose_decays(model *m) {
+    size_t groups = (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP;
+    uint8_t *decays = mem_alloc(groups, 1);
+    for (int i = 0; i < m->parameters.count; i++) {
+        const parameter *p = &m->parameters.items[i];
+        if (!p->decays) continue;
+        memset(decays + p->offset / DECAY_GROUP, 1, (p->count + DECAY_GROUP - 1) / DECAY_GROUP);
+    }
+    m->be->upload(m->be, m->decays, decays, groups);
+    free(decays);
+}
+
 model *model_create(backend *be, const model_config *config, graph *const *graphs, int batch,
                     int steps, int segments, model_use use, error *err) {
     model *m = mem_alloc(1, sizeof *m);
@@ -140,7 +153,7 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
         return NULL;
     }
     model_connect(m);
-    if (use == MODEL_TRAINING) model_choose_decays(m);
+    if (use == MODEL_TRAINING) choose_decays(m);
     be->zero(be, m->no_bytes, VOCABULARY);
     be->zero(be, m->bytes, (size_t)steps * (size_t)m->columns);
     be->zero(be, m->targets, (size_t)steps * (size_t)m->columns * sizeof *m->targets);
@@ -167,19 +180,6 @@ void model_free(model *m) {
 }
 
 /* -------------------------------------------------------------------------------------- weights */
-
-/* The recurrent weights decay; embedding, projection, head, gains and biases do not. */
-void model_choose_decays(model *m) {
-    size_t groups = (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP;
-    uint8_t *decays = mem_alloc(groups, 1);
-    for (int i = 0; i < m->parameters.count; i++) {
-        const parameter *p = &m->parameters.items[i];
-        if (!p->decays) continue;
-        memset(decays + p->offset / DECAY_GROUP, 1, (p->count + DECAY_GROUP - 1) / DECAY_GROUP);
-    }
-    m->be->upload(m->be, m->decays, decays, groups);
-    free(decays);
-}
 
 static void upload_reals(model *m, void *target, const float *values) {
     backend *be = m->be;

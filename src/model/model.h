@@ -230,10 +230,6 @@ void model_initialise(model *m);
 /* `count` elements of an arena from the `first`, as floats the caller frees. */
 float *model_download(const model *m, const void *arena, size_t first, size_t count);
 
-/* The Euclidean norm of each block of a stage's weights in an arena, as products read them, all
- * gates together; norms [blocks of the stage's graph], in the graph's order. */
-void model_block_norms(const model *m, const void *arena, int stage, double *norms);
-
 /* What wgrad of a stage reads, over the steps of the first segment, once backward is done: the
  * gradient at its product's rows, and the product's input. */
 typedef struct model_wgrad {
@@ -242,12 +238,14 @@ typedef struct model_wgrad {
 
 model_wgrad model_wgrad_of(const model *m, int stage);
 
-/* Leaves a model in training only the blocks in `graphs`, which it then owns; all of them must be
- * among those that it has. They keep their weights, moments and average; gains of normed rows
- * change so that products read the same weights. Between updates only;
- * every recording made before must be freed before, and the model is bound to its weights
- * afterwards. */
-void model_set_graphs(model *m, graph *const *graphs);
+/* The number of blocks over the number of places for them, over all stages. */
+double model_density(const model *m);
+
+/* Makes a model of the strongest blocks of this one, by the Euclidean norm of their weights as
+ * products read them, all gates together. A stage keeps as many as make up `density`, and at least
+ * its self-blocks, which are never removed; ties are broken at random, by the model's seed. Other
+ * weights stay; gains of normed rows change so that products read the same. The caller frees it. */
+model *model_prune(const model *m, double density, error *err);
 
 /* Chooses the arena that forward reads: the weights or their moving average. */
 void model_use_weights(model *m);

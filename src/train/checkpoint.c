@@ -298,7 +298,7 @@ const char *checkpoint_checksum(const checkpoint *c) {
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_TENSORS = MODEL_KEPT + 2 /* h and c */, STATE_NUMBERS = 25 };
+enum { STATE_TENSORS = MODEL_KEPT + 2 /* h and c */, STATE_NUMBERS = 24 };
 
 static const char *state_name(int i) {
     return i < MODEL_KEPT ? model_kept_names[i] : i == MODEL_KEPT ? "h" : "c";
@@ -341,7 +341,6 @@ static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE
         {"best_label_loss", NULL, &s->best_label_loss, most_nats, true, true},
         {"best_step", &s->best_step, NULL, most_steps, false, false},
         {"metrics_bytes", &s->metrics_bytes, NULL, most_bytes, false, false},
-        {"start_density", NULL, &s->start_density, 1, false, false},
         {"pending", &s->pending, NULL, PENDING_METRICS, false, false},
         {"validated", &flags[0], NULL, 1, false, false},
         {"finished", &flags[1], NULL, 1, false, false},

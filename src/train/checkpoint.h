@@ -46,7 +46,6 @@ typedef struct run_state {
     double best_label_loss;                     /* like best_bpc */
     int64_t best_step;     /* the step of the best validation; 0 before the first */
     int64_t metrics_bytes; /* the length of metrics.jsonl */
-    double start_density;  /* of the patterns at the start of training */
     int64_t pending;       /* of enum pending */
     bool validated;        /* whether there was a validation since the last line of metrics */
     bool finished;

@@ -47,7 +47,6 @@ typedef struct trainer {
     safetensors state_file; /* the state to resume from, while it is loaded */
     int64_t end;            /* the run's last step; INT64_MAX until it is known */
     double segment_start;   /* when the clock was last started or stopped */
-    double changing;        /* seconds that changes of structure have taken in this process */
     run_records records;
     run_plan plan;
 } trainer;

@@ -169,16 +169,6 @@ const config_key option_keys[] = {
     {"train.weight_decay", CONFIG_NUMBER, AT(train.weight_decay), "0", 0, 1e3, NULL,
      "decoupled weight decay: in each update the recurrent weights, and no others, lose the "
      "learning rate times this share of themselves", 0},
-    {"train.prune_density", CONFIG_NUMBER, AT(train.prune_density), NULL, 0, 1, NULL,
-     "share of recurrent blocks that gradual pruning leaves, self-blocks included; unset, there is "
-     "no pruning",
-     CONFIG_ABOVE_MINIMUM | CONFIG_BELOW_MAXIMUM},
-    {"train.prune_every", CONFIG_INTEGER, AT(train.prune_every), "100", 1, 1e12, NULL,
-     "number of updates between two steps of pruning", 0},
-    {"train.prune_from", CONFIG_NUMBER, AT(train.prune_from), "0.1", 0, 1, NULL,
-     "share of the run after which pruning begins", 0},
-    {"train.prune_until", CONFIG_NUMBER, AT(train.prune_until), "0.6", 0, 1, NULL,
-     "share of the run after which train.prune_density is reached", CONFIG_BELOW_MAXIMUM},
     {"train.clip", CONFIG_NUMBER, AT(train.clip), "1", 0, 1e9, NULL,
      "largest norm of the gradient, to which a larger one is scaled down; 0 turns clipping off", 0},
     {"train.average", CONFIG_NUMBER, AT(train.average), "0.999", 0, 1, NULL,
@@ -209,10 +199,18 @@ const config_key option_keys[] = {
 
 /* --------------------------------------------------------------------------------- lifetime */
 
+#define NO_PRUNING                                                                                 \
+    "is gone: train, take weak blocks away by smallworld prune, and train on from its checkpoint " \
+    "by train.init"
+
 static const config_gone gone_keys[] = {
     {"model.layer_norm", "model.norm", "true=layer false=none", NULL},
     {"data.window", "data.cache", "null=null",
      "is gone: text is unpacked into the folder data.cache, and of any size"},
+    {"train.prune_density", NULL, "null", NO_PRUNING},
+    {"train.prune_every", NULL, NULL, NO_PRUNING},
+    {"train.prune_from", NULL, NULL, NO_PRUNING},
+    {"train.prune_until", NULL, NULL, NO_PRUNING},
 };
 
 void options_begin(options *o) {
@@ -289,9 +287,6 @@ static bool check_hubs(options *o, error *err) {
     if (m->degree && (m->graph == GRAPH_RANDOM || m->graph == GRAPH_WATTS_STROGATZ)) {
         return config_refuse(c, err, "model.degree",
                              "has no meaning with model.hubs; expected model.density");
-    }
-    if (o->train.prune_density > 0) {
-        return config_refuse(c, err, "train.prune_density", "has no meaning with model.hubs");
     }
     return true;
 }
@@ -414,24 +409,6 @@ static bool check_losses(const options *o, error *err) {
                          "expected above 0, or train.label_weight above 0");
 }
 
-/* Checks the keys of pruning. structure_check checks them against the patterns once
- * these exist. */
-static bool check_structure(const options *o, error *err) {
-    const train_options *t = &o->train;
-    double least = (double)o->model.block / (double)o->model.hidden;
-    if (t->prune_density > 0 && t->prune_density < least) {
-        return config_refuse(&o->config, err, "train.prune_density",
-                             "expected at least %.6g, the share of self-blocks, got %.6g", least,
-                             t->prune_density);
-    }
-    if (t->prune_density > 0 && t->prune_from >= t->prune_until) {
-        return config_refuse(&o->config, err, "train.prune_from",
-                             "expected below train.prune_until %.6g, got %.6g", t->prune_until,
-                             t->prune_from);
-    }
-    return true;
-}
-
 bool options_check(options *o, error *err) {
     train_options *t = &o->train;
     if (!check_files(o, err)) return false;
@@ -453,7 +430,7 @@ bool options_check(options *o, error *err) {
                              "expected at most train.bptt = %lld, got %lld", (long long)t->bptt,
                              (long long)t->recompute);
     }
-    if (!check_losses(o, err) || !check_structure(o, err)) return false;
+    if (!check_losses(o, err)) return false;
     if (t->steps == 0 && t->epochs == 0 && t->minutes == 0) t->epochs = 1;
     return true;
 }

@@ -46,9 +46,6 @@ typedef struct train_options {
     double beta1, beta2, epsilon, weight_decay, clip, average;
     double text_weight, label_weight; /* of the losses; label_weight 0: no class head */
     int class_weight;                 /* of CLASS_WEIGHTS */
-    double prune_density;             /* 0: no pruning */
-    int64_t prune_every;
-    double prune_from, prune_until;
     int64_t log_every, valid_every, valid_bytes;
     double checkpoint_minutes;
     char *init;

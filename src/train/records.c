@@ -9,7 +9,6 @@
 #include "train/evaluate.h"
 #include "train/labels.h"
 #include "train/run_log.h"
-#include "train/structure.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -88,8 +87,6 @@ static bool write_metrics(trainer *tr, const update_report *report, double bpc, 
         json_number(&w, name[LOG_VALID_LABEL_LOSS], s->validated ? s->valid_label_loss : NAN);
         json_number(&w, name[LOG_VALID_LABEL_ERROR], s->validated ? s->valid_label_error : NAN);
     }
-    if (tr->o->train.prune_density > 0)
-        json_number(&w, name[LOG_DENSITY], structure_density(tr->m));
     json_object_end(&w);
     fputc('\n', tr->records.metrics);
     const long length = fflush(tr->records.metrics) == 0 ? ftell(tr->records.metrics) : -1;
@@ -225,10 +222,7 @@ bool trainer_repair_models(trainer *tr, error *err) {
     bool last = is_model(tr, "last.safetensors", s->step) && !tr->run.replaced;
     bool best = isnan(s->best_bpc) || (is_model(tr, "best.safetensors", s->best_step) &&
                                        !(tr->run.replaced && s->best_step == s->step));
-    const train_options *t = &tr->o->train;
-    /* Whether the weights have changed since validation. */
-    bool changed = t->prune_density > 0 && s->pending != PENDING_ALL;
-    if (!best && s->best_step == s->step && !changed) {
+    if (!best && s->best_step == s->step) {
         tr->records.best_due = true;
     } else if (!best) {
         log_warning("%s/best.safetensors: not the model of step %" PRId64

@@ -20,8 +20,7 @@ const char *const run_log_names[LOG_COLUMNS] = {"step",
                                                 "valid_bpc",
                                                 "label_loss",
                                                 "valid_label_loss",
-                                                "valid_label_error",
-                                                "density"};
+                                                "valid_label_error"};
 
 /* A line's values by column: NaN where it has no such number. Whether it is one JSON object. */
 static bool read_line(const char *at, const char *end, double values[LOG_COLUMNS]) {

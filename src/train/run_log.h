@@ -20,7 +20,6 @@ typedef enum log_column {
     LOG_LABEL_LOSS,
     LOG_VALID_LABEL_LOSS,
     LOG_VALID_LABEL_ERROR,
-    LOG_DENSITY,
     LOG_COLUMNS
 } log_column;
 

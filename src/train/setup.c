@@ -8,7 +8,6 @@
 #include "graph/metrics.h"
 #include "train/labels.h"
 #include "train/schedule.h"
-#include "train/structure.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -330,9 +329,7 @@ bool trainer_set_up(trainer *tr, error *err) {
     if (!tr->be || (tr->ranks && !tr->be->join(tr->be, tr->ranks, err))) return false;
     if (!create_model(tr, err) || !go_on(tr, err)) return false;
     load_report(tr);
-    if (!tr->run.resumed) tr->state.start_density = structure_density(tr->m);
     set_end(tr);
-    if (!structure_check(tr->o, tr->state.start_density, tr->end, err)) return false;
     if (tr->state.finished || !trainer_leads(tr)) return true;
     if (!run_folder_prepare(&tr->run, tr->o, err) || !check_disk(tr, err)) return false;
     tr->records.metrics = run_folder_metrics(&tr->run, tr->state.metrics_bytes, err);

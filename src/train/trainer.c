@@ -5,7 +5,6 @@
 #include "core/log.h"
 #include "core/stop.h"
 #include "train/internal.h"
-#include "train/structure.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -91,8 +90,7 @@ static schedule_times expected_times(const trainer *tr) {
 }
 
 /* Finds the number of updates that fit into train.minutes, again and again, the more often the less
- * time is left: other programs come and go. The first update, which is slow, is not timed. Of a
- * model that is pruned there is always one more update, before which it is pruned to its end. */
+ * time is left: other programs come and go. The first update, which is slow, is not timed. */
 static bool plan_steps(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
@@ -113,8 +111,7 @@ static bool plan_steps(trainer *tr, error *err) {
     if (!timed && left > 0) return true;
     const schedule_times each = expected_times(tr);
     const bool first = s->total == INT64_MAX;
-    const int64_t fit = left > 0 ? schedule_fit(t, &each, left) : 0;
-    s->total = s->step + integer_max(fit, t->prune_density > 0);
+    s->total = s->step + (left > 0 ? schedule_fit(t, &each, left) : 0);
     s->minutes = t->minutes;
     tr->end = integer_min(s->total, schedule_limit(t, tr->epoch_updates));
     if (first && tr->end == s->total) {
@@ -129,20 +126,6 @@ static void drop_recording(const trainer *tr, recording **r) {
     *r = NULL;
 }
 
-/* Changes the patterns. Recordings refer to patterns, so they are made again. A change directly
- * follows its update, so it is never pending. */
-static bool change_structure(trainer *tr, const structure_place *at, error *err) {
-    if (!tr->be->finish(tr->be, err)) return false;
-    double start = clock_seconds();
-    drop_recording(tr, &tr->update);
-    drop_recording(tr, &tr->evaluation);
-    structure_update(tr->m, &tr->o->train, at);
-    tr->update = tr->be->record(tr->be, issue_update, tr->m);
-    bool done = tr->be->finish(tr->be, err);
-    tr->changing += clock_seconds() - start;
-    return done;
-}
-
 /* Does what is due after an update, in an order that stopping and resuming preserves. A signal may
  * end the validation; the state then records that all of this is still to be done. best.safetensors
  * is written at once, but the first time only after a state, so that every model belongs to a run
@@ -151,9 +134,6 @@ static bool after_update(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
     if (!plan_steps(tr, err)) return false;
-    const structure_place at = {s->step, tr->end, s->start_density};
-    bool change = s->pending == PENDING_NOTHING && structure_is_due(tr->m, t, &at);
-    if (change && !change_structure(tr, &at, err)) return false;
     bool last = s->step >= tr->end, metrics_only = s->pending == PENDING_METRICS;
     if (!metrics_only) s->pending = PENDING_ALL;
     bool valid = !metrics_only && tr->valid_text && (last || s->step % t->valid_every == 0);
@@ -220,7 +200,6 @@ static bool run_updates(trainer *tr, error *err) {
     /* A signal may arrive between any two of the lines above. */
     if (done && !s->finished) done = stop_here(tr, err);
     reader_stop(r);
-    if (tr->changing > 0) log_line("changes of structure took %.3g seconds", tr->changing);
     return done;
 }
 

@@ -166,8 +166,7 @@ def config(seed=1, **model):
         "data": {"train": ["train.tsv.gz", "raw.txt"], "valid": "valid.tsv", "exclude": "exclude.tsv"},
         "model": {"hidden": 32, "block": 8, "degree": 2, "embedding": 4} | model,
         "train": {"batch": 2, "bptt": 8, "steps": 4, "warmup": 2, "lr": 0.01, "log_every": 2,
-                  "valid_every": 2, "valid_bytes": 40, "average": 0.9, "checkpoint_minutes": 1e-9,
-                  "prune_density": 0.7, "prune_every": 1}}).encode()
+                  "valid_every": 2, "valid_bytes": 40, "average": 0.9, "checkpoint_minutes": 1e-9}}).encode()
 
 
 def mask(nodes):
