@@ -108,15 +108,20 @@ static void test_vocabulary(void **state) {
     ngrams g;
     double *valid;
     assert_true(ngrams_fit(&g, c, class, 2, NULL, held, INFINITY, &valid, &err));
-    /* "good" and "qqxx", with 6 pieces each, are in 2 of the 10 texts, "bad", with 3, in 5. */
-    int rare = 0, common = 0;
+    /* "good" and "qqxx", with 6 pieces each, are in 2 of the 10 texts, "bad", with 3, in 5. Of the
+     * rows that are not held "bad" is in 4 of class 0, and "qqxx" in 2 of class 1, "good" in 1. */
+    const double all[2] = {18 + 4 * 4, 18 + 3 * 7};
+    const double idf[3] = {log(1 + ROWS / 2.0), log(1 + ROWS / 2.0), log(1 + ROWS / 5.0)};
+    const double ratio[3] = {log(2 / all[1] * all[0]), log(3 / all[1] * all[0]),
+                             log(5 / all[0] * all[1])};
+    int found[3] = {0};
     for (int64_t i = 0; i < g.count; i++) {
-        rare += fabs(g.idf[i] - log(1 + ROWS / 2.0)) < 1e-6;
-        common += fabs(g.idf[i] - log(1 + ROWS / 5.0)) < 1e-6;
+        for (int k = 0; k < 3; k++) found[k] += fabs(g.idf[i] - idf[k] * ratio[k]) < 1e-6;
     }
-    assert_int_equal(rare, 2 * (1 + 6));
-    assert_int_equal(common, 1 + 3);
-    assert_int_equal(g.count, rare + common);
+    assert_int_equal(found[0], 1 + 6);
+    assert_int_equal(found[1], 1 + 6);
+    assert_int_equal(found[2], 1 + 3);
+    assert_int_equal(g.count, 18);
     const double nothing = margin_of_text(&g, "");
     near(margin_of_text(&g, "jjvv"), nothing);
     assert_true(margin_of_text(&g, "qqxx") > nothing + 0.01);

@@ -113,7 +113,7 @@ static void each_value(const counts *k, const int32_t *feature, const float *idf
             if (pass == 0) {
                 *of += value * value;
             } else {
-                take(to, number, value * sqrt(0.5 / *of));
+                take(to, number, *of > 0 ? value * sqrt(0.5 / *of) : 0);
             }
         }
     }
@@ -182,6 +182,55 @@ static void make_rows(rows *r, counts *k, const vocabulary *v, const corpus *c,
         add_node(r, -2, 0);
     }
     if (r->used > MOST_NODES) log_warning("n-grams are fitted on the first %d documents", r->count);
+}
+
+/* How much each feature tells of a class [features]: the log ratio, without its sign, of its share
+ * of all features of a class and of its share in all other classes together, for the class where
+ * that is largest. Counted are the rows that are not held, and one more of each class. */
+static double *find_ratios(const rows *r, int64_t features, int classes) {
+    const size_t wide = (size_t)classes;
+    int32_t *has = mem_alloc((size_t)features * wide, sizeof *has);
+    double *ratio = mem_alloc((size_t)features, sizeof *ratio);
+    double *all = mem_alloc(wide, sizeof *all), total = 0;
+    for (int i = 0; i < r->count; i++) {
+        const struct feature_node *x = r->nodes + r->start[i];
+        for (; !r->held[i] && x->index <= features; x++) {
+            has[(size_t)(x->index - 1) * wide + (size_t)r->class[i]]++;
+            all[r->class[i]]++;
+        }
+    }
+    for (int k = 0; k < classes; k++) total += all[k] += (double)features;
+    for (int64_t j = 0; j < features; j++) {
+        const int32_t *of = has + (size_t)j * wide;
+        double sum = classes;
+        for (int k = 0; k < classes; k++) sum += of[k];
+        for (int k = 0; k < classes; k++) {
+            const double here = (1 + of[k]) / all[k], there = (sum - 1 - of[k]) / (total - all[k]);
+            ratio[j] = fmax(ratio[j], fabs(log(here / there)));
+        }
+    }
+    free(all);
+    free(has);
+    return ratio;
+}
+
+/* Weighs features by their ratios, and gives words and pieces of a row their length back. */
+static void weigh_by_class(rows *r, const vocabulary *v, int classes) {
+    double *ratio = find_ratios(r, v->count, classes);
+    for (int i = 0; i < r->count; i++) {
+        double square[2] = {0};
+        struct feature_node *const row = r->nodes + r->start[i], *x;
+        for (x = row; x->index <= v->count; x++) {
+            x->value *= ratio[x->index - 1];
+            square[v->bucket[x->index - 1] / HALF] += x->value * x->value;
+        }
+        for (x = row; x->index <= v->count; x++) {
+            const double of = square[v->bucket[x->index - 1] / HALF];
+            if (of > 0) x->value *= sqrt(0.5 / of);
+        }
+    }
+    for (int64_t j = 0; j < v->count; j++) v->idf[j] *= (float)ratio[j];
+    free(ratio);
 }
 
 static void free_rows(rows *r) {
@@ -395,6 +444,7 @@ bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, c
     if (found) {
         set_print_string_function(say_nothing);
         make_rows(&r, &k, &v, c, class, held);
+        weigh_by_class(&r, &v, classes);
         r.weight = weight;
         search s = {.r = &r,
                     .least = INFINITY,

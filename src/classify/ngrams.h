@@ -3,9 +3,11 @@
  *
  * Features are the words of a document, its pairs of words, and its pieces of two to five bytes.
  * Words are runs of letters, digits, apostrophes and bytes above 127, in lower case. A feature that
- * occurs k times has the value (1 + log k) log(1 + documents / documents that have it); the values
- * of words, and those of pieces, have length 1/sqrt(2) each. Features of a single document, and
- * what follows a document's first 16 KiB, are left out. */
+ * occurs k times has the value (1 + log k) log(1 + documents / documents that have it) times the
+ * largest |log ratio| of how often one class has it and how often all others do (naive Bayes's
+ * weights, as values: Wang and Manning, ACL 2012). The values of words, and those of pieces, have
+ * length 1/sqrt(2) each. Features of a single document, and what follows a document's first 16 KiB,
+ * are left out. */
 #ifndef SMALLWORLD_CLASSIFY_NGRAMS_H
 #define SMALLWORLD_CLASSIFY_NGRAMS_H
 
@@ -19,7 +21,7 @@ typedef struct ngrams {
     int functions;
     int64_t count;         /* features */
     const int32_t *bucket; /* [count] their hashes, ascending */
-    const float *idf;      /* [count] */
+    const float *idf;      /* [count] idf, times that ratio */
     const float *weights;  /* [functions][count] */
     const double *intercepts;
     double cost;  /* C */
