@@ -2,7 +2,8 @@
  *   stages.c    the numbers of stages, and their graphs
  *   tensors.c   the parameters that a model has, and their addresses in an arena
  *   arrays.c    the arrays that a model requests from the plan of its memory
- *   patterns.c  the layouts of the stages' patterns, the norms of blocks, and new patterns
+ *   layouts.c   the layouts of the stages' patterns, and their parts
+ *   prune.c     a model of another's strongest blocks
  *   norms.c     weight norm of the gates' rows
  *   state.c     h and c between calls
  *   run.c       the operations: forward, backward and the update
