@@ -51,6 +51,8 @@ class Cache(cli.Case):
         advice = "train.prune_density: is gone: train, take weak blocks away by smallworld prune, and train on"
         self.refused(advice, "train", "--resume", "run", "--set", "train.steps=4")
         self.refused(advice, "train", "config.yaml", "--out", "no", "--set", "train.prune_density=0.5", status=2)
+        self.refused("train.prune_every: is gone", "train", "config.yaml", "--out", "no", "--set", "train.prune_every=5",
+                     status=2)
 
 
 class Signals(cli.Case):

@@ -152,6 +152,28 @@ static void test_vocabulary(void **state) {
     corpus_free(c);
 }
 
+/* A text whose features all classes have alike says nothing. */
+static void test_features_of_all(void **state) {
+    (void)state;
+    enum { ROWS = 4 };
+    char *path = path_of("alike.tsv");
+    write_text(path, "0\tsame\n1\tsame\n0\tsame\n1\tsame\n");
+    const corpus_options plain = {.html_entities = false};
+    error err;
+    corpus *c = corpus_read(&path, 1, &plain, &err);
+    int16_t class[ROWS];
+    bool held[ROWS] = {[2] = true, [3] = true};
+    for (int i = 0; i < ROWS; i++) class[i] = (int16_t)(i % 2);
+    ngrams g;
+    double *valid;
+    assert_true(ngrams_fit(&g, c, class, 2, NULL, held, INFINITY, &valid, &err));
+    near(margin_of_text(&g, "same"), margin_of_text(&g, ""));
+    assert_true(isfinite(margin_of_text(&g, "same")));
+    free(valid);
+    ngrams_free(&g);
+    corpus_free(c);
+}
+
 /* Of many classes the search begins with C = 8, and ends there, with this fit, without time. With
  * time it goes down where larger ones are no better: some texts of a class say another's word. */
 static void test_many_classes(void **state) {
@@ -377,10 +399,11 @@ static void test_scores(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),     cmocka_unit_test(test_best_share),
-        cmocka_unit_test(test_choice),     cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_vocabulary), cmocka_unit_test(test_many_classes),
-        cmocka_unit_test(test_mcnemar),    cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_values),       cmocka_unit_test(test_best_share),
+        cmocka_unit_test(test_choice),       cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_vocabulary),   cmocka_unit_test(test_features_of_all),
+        cmocka_unit_test(test_many_classes), cmocka_unit_test(test_mcnemar),
+        cmocka_unit_test(test_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
