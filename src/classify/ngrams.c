@@ -100,25 +100,6 @@ typedef struct vocabulary {
     int64_t count;
 } vocabulary;
 
-/* The values of a counted document's features, by `take`. */
-static void each_value(const counts *k, const int32_t *feature, const float *idf,
-                       void (*take)(void *to, int32_t feature, double value), void *to) {
-    double square[2] = {0};
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < k->distinct; i++) {
-            const int32_t bucket = k->seen[i], number = feature[bucket];
-            if (number < 0) continue;
-            const double value = (1 + log(k->count[bucket])) * (double)idf[number];
-            double *of = &square[bucket / HALF];
-            if (pass == 0) {
-                *of += value * value;
-            } else {
-                take(to, number, *of > 0 ? value * sqrt(0.5 / *of) : 0);
-            }
-        }
-    }
-}
-
 static void find_vocabulary(vocabulary *v, counts *k, const corpus *c, const int16_t *class) {
     int32_t *documents = mem_alloc(NGRAM_BUCKETS, sizeof *documents);
     int64_t rows = 0;
@@ -143,12 +124,51 @@ static void find_vocabulary(vocabulary *v, counts *k, const corpus *c, const int
     free(documents);
 }
 
-/* --------------------------------------------------------------------------------------- fit */
-
-/* The rows of the corpus in LIBLINEAR's form. */
-typedef struct rows {
+/* Rows of features in LIBLINEAR's form. */
+typedef struct node_list {
     struct feature_node *nodes;
     size_t used, room;
+} node_list;
+
+static void add_node(node_list *to, int64_t feature, double value) {
+    to->nodes = mem_grow(to->nodes, &to->room, to->used + 1, sizeof *to->nodes);
+    to->nodes[to->used++] = (struct feature_node){(int)feature + 1, value};
+}
+
+/* Ends a row, by the feature of the intercept, which is always 1, and a mark. */
+static void end_row(node_list *to, int64_t features) {
+    add_node(to, features, 1);
+    add_node(to, -2, 0);
+}
+
+/* Adds a counted document's features, as often as they occur. */
+static void add_features(node_list *to, const counts *k, const int32_t *feature) {
+    for (int i = 0; i < k->distinct; i++) {
+        const int32_t bucket = k->seen[i];
+        if (feature[bucket] >= 0) add_node(to, feature[bucket], 1 + log(k->count[bucket]));
+    }
+}
+
+/* Weighs a row's features, and gives its words, and its pieces, their length. */
+static void weigh_row(struct feature_node *row, int64_t features, const int32_t *bucket,
+                      const float *idf) {
+    double square[2] = {0};
+    struct feature_node *x;
+    for (x = row; x->index <= features; x++) {
+        x->value *= (double)idf[x->index - 1];
+        square[bucket[x->index - 1] / HALF] += x->value * x->value;
+    }
+    for (x = row; x->index <= features; x++) {
+        const double of = square[bucket[x->index - 1] / HALF];
+        if (of > 0) x->value *= sqrt(0.5 / of);
+    }
+}
+
+/* --------------------------------------------------------------------------------------- fit */
+
+/* The rows of the corpus. */
+typedef struct rows {
+    node_list all;
     size_t *start;  /* [count] */
     int16_t *class; /* [count] */
     bool *held;     /* [count] */
@@ -156,13 +176,7 @@ typedef struct rows {
     const double *weight; /* [classes] or NULL */
 } rows;
 
-static void add_node(void *to, int32_t feature, double value) {
-    rows *r = to;
-    r->nodes = mem_grow(r->nodes, &r->room, r->used + 1, sizeof *r->nodes);
-    r->nodes[r->used++] = (struct feature_node){feature + 1, value};
-}
-
-/* Each row ends with the feature of the intercept, which is always 1, and a mark. */
+/* Their features' values are as often as these occur. */
 static void make_rows(rows *r, counts *k, const vocabulary *v, const corpus *c,
                       const int16_t *class, const bool *held) {
     *r = (rows){.start = mem_alloc(c->count, sizeof *r->start),
@@ -172,16 +186,16 @@ static void make_rows(rows *r, counts *k, const vocabulary *v, const corpus *c,
         size_t length;
         const uint8_t *text = corpus_text(c, i, &length);
         if (class[i] < 0) continue;
-        if (r->used > MOST_NODES && !held[i]) continue;
+        if (r->all.used > MOST_NODES && !held[i]) continue;
         count_document(k, text, length);
-        r->start[r->count] = r->used;
+        r->start[r->count] = r->all.used;
         r->class[r->count] = class[i];
         r->held[r->count++] = held[i];
-        each_value(k, v->feature, v->idf, add_node, r);
-        add_node(r, (int32_t)v->count, 1);
-        add_node(r, -2, 0);
+        add_features(&r->all, k, v->feature);
+        end_row(&r->all, v->count);
     }
-    if (r->used > MOST_NODES) log_warning("n-grams are fitted on the first %d documents", r->count);
+    if (r->all.used > MOST_NODES)
+        log_warning("n-grams are fitted on the first %d documents", r->count);
 }
 
 /* How much each feature tells of a class [features]: the log ratio, without its sign, of its share
@@ -193,7 +207,7 @@ static double *find_ratios(const rows *r, int64_t features, int classes) {
     double *ratio = mem_alloc((size_t)features, sizeof *ratio);
     double *all = mem_alloc(wide, sizeof *all), total = 0;
     for (int i = 0; i < r->count; i++) {
-        const struct feature_node *x = r->nodes + r->start[i];
+        const struct feature_node *x = r->all.nodes + r->start[i];
         for (; !r->held[i] && x->index <= features; x++) {
             has[(size_t)(x->index - 1) * wide + (size_t)r->class[i]]++;
             all[r->class[i]]++;
@@ -214,27 +228,18 @@ static double *find_ratios(const rows *r, int64_t features, int classes) {
     return ratio;
 }
 
-/* Weighs features by their ratios, and gives words and pieces of a row their length back. */
-static void weigh_by_class(rows *r, const vocabulary *v, int classes) {
+/* Weighs features by idf and by their ratios. */
+static void weigh_rows(rows *r, const vocabulary *v, int classes) {
     double *ratio = find_ratios(r, v->count, classes);
-    for (int i = 0; i < r->count; i++) {
-        double square[2] = {0};
-        struct feature_node *const row = r->nodes + r->start[i], *x;
-        for (x = row; x->index <= v->count; x++) {
-            x->value *= ratio[x->index - 1];
-            square[v->bucket[x->index - 1] / HALF] += x->value * x->value;
-        }
-        for (x = row; x->index <= v->count; x++) {
-            const double of = square[v->bucket[x->index - 1] / HALF];
-            if (of > 0) x->value *= sqrt(0.5 / of);
-        }
-    }
     for (int64_t j = 0; j < v->count; j++) v->idf[j] *= (float)ratio[j];
+    for (int i = 0; i < r->count; i++) {
+        weigh_row(r->all.nodes + r->start[i], v->count, v->bucket, v->idf);
+    }
     free(ratio);
 }
 
 static void free_rows(rows *r) {
-    free(r->nodes);
+    free(r->all.nodes);
     free(r->start);
     free(r->class);
     free(r->held);
@@ -258,7 +263,7 @@ static void fit_function(const rows *r, int64_t features, bool all, int positive
         count[is]++;
         weight[is] += class_weight(r->weight, r->class[i]);
         sign[problem.l] = side_of[is];
-        x[problem.l++] = r->nodes + r->start[i];
+        x[problem.l++] = r->all.nodes + r->start[i];
     }
     for (int is = 0; is < 2; is++) weight[is] /= fmax(count[is], 1);
     struct parameter how = {.solver_type = L2R_LR,
@@ -316,7 +321,7 @@ static void try_function(const rows *r, const ngrams *g, int function, double co
     if (kept) fit_take(kept, g, function, w);
     for (int i = 0; i < r->count; i++) {
         if (!r->held[i]) continue;
-        *to = margin_of(r->nodes + r->start[i], w);
+        *to = margin_of(r->all.nodes + r->start[i], w);
         to += g->functions;
     }
     free(w);
@@ -444,7 +449,7 @@ bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, c
     if (found) {
         set_print_string_function(say_nothing);
         make_rows(&r, &k, &v, c, class, held);
-        weigh_by_class(&r, &v, classes);
+        weigh_rows(&r, &v, classes);
         r.weight = weight;
         search s = {.r = &r,
                     .least = INFINITY,
@@ -475,7 +480,7 @@ struct ngram_reader {
     const ngrams *g;
     int32_t *feature; /* [NGRAM_BUCKETS] its number, or -1 */
     counts counts;
-    double *margin; /* of this document */
+    node_list row; /* of this document */
 };
 
 ngram_reader *ngram_reader_create(const ngrams *g) {
@@ -491,20 +496,23 @@ ngram_reader *ngram_reader_create(const ngrams *g) {
 void ngram_reader_free(ngram_reader *r) {
     if (!r) return;
     counts_end(&r->counts);
+    free(r->row.nodes);
     free(r->feature);
     free(r);
 }
 
-static void add_value(void *to, int32_t feature, double value) {
-    ngram_reader *r = to;
-    for (int f = 0; f < r->g->functions; f++) {
-        r->margin[f] += (double)r->g->weights[f * r->g->count + feature] * value;
-    }
-}
-
 void ngram_reader_apply(ngram_reader *r, const uint8_t *text, size_t length, double *margin) {
-    for (int f = 0; f < r->g->functions; f++) margin[f] = r->g->intercepts[f];
-    r->margin = margin;
+    const ngrams *g = r->g;
     count_document(&r->counts, text, length);
-    each_value(&r->counts, r->feature, r->g->idf, add_value, r);
+    r->row.used = 0;
+    add_features(&r->row, &r->counts, r->feature);
+    end_row(&r->row, g->count);
+    weigh_row(r->row.nodes, g->count, g->bucket, g->idf);
+    for (int f = 0; f < g->functions; f++) {
+        const float *weights = g->weights + f * g->count;
+        margin[f] = g->intercepts[f];
+        for (const struct feature_node *x = r->row.nodes; x->index <= g->count; x++) {
+            margin[f] += (double)weights[x->index - 1] * x->value;
+        }
+    }
 }
