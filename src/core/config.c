@@ -221,7 +221,6 @@ static bool set_gone(config *c, const config_gone *gone, const value *v, const c
         snprintf(advice + used, sizeof advice - used, "%s%s: %s for %s", used ? ", " : "", last,
                  text, pair);
     }
-    if (gone->advice) return error_set(err, "%s: %s: %s", source, gone->path, gone->advice);
     return error_set(err, "%s: %s: is now %s, so write %s; got '%s'", source, gone->path, gone->now,
                      advice, given);
 }

@@ -45,10 +45,10 @@ typedef struct config_key {
     unsigned flags;
 } config_key;
 
-/* A key that there was, and what stands for its values now: "true=layer false=none" of key `now`.
- * It is refused with that advice, or with `advice` if that is not NULL, but read where a run or
- * checkpoint has saved it. Without `now` nothing came in its place, and what is saved is passed
- * over, if it is `values` or that is NULL. */
+/* A key that there was. Either key `now` has come in its place, by `values` such as "true=layer
+ * false=none": it is refused with that, but read where a run or checkpoint has saved it. Or nothing
+ * has: it is refused with `advice`, but passed over where what was saved is `values`, or anything if
+ * that is NULL. */
 typedef struct config_gone {
     const char *path, *now, *values, *advice;
 } config_gone;

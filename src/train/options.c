@@ -199,18 +199,18 @@ const config_key option_keys[] = {
 
 /* --------------------------------------------------------------------------------- lifetime */
 
-#define NO_PRUNING                                                                                 \
-    "is gone: train, take weak blocks away by smallworld prune, and train on from its checkpoint " \
-    "by train.init"
+static const char no_pruning[] =
+    "is gone: train, take weak blocks away by smallworld prune, and train on from its checkpoint "
+    "by train.init";
 
 static const config_gone gone_keys[] = {
     {"model.layer_norm", "model.norm", "true=layer false=none", NULL},
-    {"data.window", "data.cache", "null=null",
+    {"data.window", NULL, "null",
      "is gone: text is unpacked into the folder data.cache, and of any size"},
-    {"train.prune_density", NULL, "null", NO_PRUNING},
-    {"train.prune_every", NULL, NULL, NO_PRUNING},
-    {"train.prune_from", NULL, NULL, NO_PRUNING},
-    {"train.prune_until", NULL, NULL, NO_PRUNING},
+    {"train.prune_density", NULL, "null", no_pruning},
+    {"train.prune_every", NULL, NULL, no_pruning},
+    {"train.prune_from", NULL, NULL, no_pruning},
+    {"train.prune_until", NULL, NULL, no_pruning},
 };
 
 void options_begin(options *o) {
