@@ -197,12 +197,9 @@ static void check_pruned(const model_config *config, double density) {
     backend *be = backend_cpu(FP32, 0);
     model *was = create_model(be, config, 1, 1, 1);
     random_restart(31);
-    double *drawn = random_values(was->parameters.total, -1, 1);
-    float *values = mem_alloc(was->parameters.total, sizeof *values);
-    for (size_t i = 0; i < was->parameters.total; i++) values[i] = (float)drawn[i];
-    model_load(was, values);
+    double *values = random_values(was->parameters.total, -1, 1);
+    set_array(be, was->weights, values, was->parameters.total, REAL);
     free(values);
-    free(drawn);
     error err;
     model *is = model_prune(was, density, &err);
     if (!is) fail_msg("%s", err.text);

@@ -113,29 +113,32 @@ static void keep_rows(const model *to, float *values, const model *from) {
     }
 }
 
+/* Loads what is left of the values of `from`. */
+static void load_kept(model *to, const model *from, const float *source) {
+    float *target = mem_alloc(to->parameters.total, sizeof *target);
+    for (int i = 0; i < from->parameters.count; i++) {
+        const parameter *old = &from->parameters.items[i], *p = &to->parameters.items[i];
+        if (old->layout) continue;
+        memcpy(target + p->offset, source + old->offset, old->count * sizeof *target);
+    }
+    for (int s = 0; s < model_stages(&from->config); s++) {
+        copy_blocks(to, target + weight_of(to, s)->offset, from,
+                    source + weight_of(from, s)->offset, s);
+    }
+    model_load(to, target);
+    keep_rows(to, target, from);
+    model_load(to, target);
+    free(target);
+}
+
 model *model_prune(const model *m, double density, error *err) {
     graph *graphs[CELL_MAX_STAGES];
-    float *source = model_download(m, m->weights, 0, m->parameters.total);
+    float *values = model_download(m, m->weights, 0, m->parameters.total);
     for (int s = 0; s < model_stages(&m->config); s++) {
-        graphs[s] = prune_stage(m, source, s, density);
+        graphs[s] = prune_stage(m, values, s, density);
     }
     model *pruned = model_create(m->be, &m->config, graphs, m->batch, m->steps, 1, m->use, err);
-    float *target = pruned ? mem_alloc(pruned->parameters.total, sizeof *target) : NULL;
-    for (int i = 0; pruned && i < m->parameters.count; i++) {
-        const parameter *from = &m->parameters.items[i], *to = &pruned->parameters.items[i];
-        if (from->layout) continue;
-        memcpy(target + to->offset, source + from->offset, from->count * sizeof *target);
-    }
-    for (int s = 0; pruned && s < model_stages(&m->config); s++) {
-        copy_blocks(pruned, target + weight_of(pruned, s)->offset, m,
-                    source + weight_of(m, s)->offset, s);
-    }
-    if (pruned) {
-        model_load(pruned, target);
-        keep_rows(pruned, target, m);
-        model_load(pruned, target);
-    }
-    free(target);
-    free(source);
+    if (pruned) load_kept(pruned, m, values);
+    free(values);
     return pruned;
 }

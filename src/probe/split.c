@@ -11,15 +11,15 @@ enum {
     SHARE_OF_GROUP = 10 /* a group that is held out is at most this part of them */
 };
 
-/* A row and its group; or a group's first row and its size. */
+/* A row, and what it is sorted by: its group, or, of a group's first row, the group's size. */
 typedef struct member {
-    uint64_t group;
+    uint64_t key;
     size_t row;
 } member;
 
-static int by_group(const void *a, const void *b) {
+static int by_key(const void *a, const void *b) {
     const member *x = a, *y = b;
-    if (x->group != y->group) return x->group < y->group ? -1 : 1;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
     return (x->row > y->row) - (x->row < y->row);
 }
 
@@ -31,9 +31,9 @@ static void find_groups(const int16_t *class, const uint64_t *group, size_t rows
     for (size_t i = 0; i < rows; i++) {
         if (class[i] >= 0) all[count++] = (member){group[i], i};
     }
-    qsort(all, count, sizeof *all, by_group);
+    qsort(all, count, sizeof *all, by_key);
     for (size_t i = 0; i < count; i++) {
-        if (all[i].group != all[head].group) head = i;
+        if (all[i].key != all[head].key) head = i;
         first[all[i].row] = all[head].row;
         size[all[head].row]++;
     }
@@ -51,12 +51,12 @@ static bool split_class(const int16_t *class, const size_t *first, const size_t 
         heads[count++] = (member){size[i], i};
         total += size[i];
     }
-    qsort(heads, count, sizeof *heads, by_group);
+    qsort(heads, count, sizeof *heads, by_key);
     const size_t fifth = (total + HELD_OUT / 2) / HELD_OUT, wanted = fifth ? fifth : 1;
     const uint64_t most = wanted / SHARE_OF_GROUP;
-    while (few < count && (among < wanted || heads[few].group <= most ||
-                           heads[few].group == heads[few - 1].group)) {
-        among += heads[few++].group;
+    while (few < count &&
+           (among < wanted || heads[few].key <= most || heads[few].key == heads[few - 1].key)) {
+        among += heads[few++].key;
     }
     philox_stream draws = philox_start(seed, PHILOX_SPLIT, 0, (uint32_t)number);
     for (size_t i = 0; drawn < wanted && i < few && i + 1 < count; i++) {
@@ -64,7 +64,7 @@ static bool split_class(const int16_t *class, const size_t *first, const size_t 
         const member chosen = heads[j];
         heads[j] = heads[i];
         held[chosen.row] = true;
-        drawn += chosen.group;
+        drawn += chosen.key;
     }
     free(heads);
     return count >= 2;

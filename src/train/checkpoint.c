@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "core/number.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -319,7 +320,7 @@ static const double most_steps = 1e15, most_bytes = 1e18, most_seconds = 1e12, m
 
 static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE_NUMBERS]) {
     const double hash = 0x1p63;
-    const state_number numbers[STATE_NUMBERS] = {
+    const state_number numbers[] = {
         {"step", &s->step, NULL, most_steps, false, false},
         {"train_bytes", &s->train_bytes, NULL, most_bytes, false, false},
         {"train_text", &s->train_text, NULL, hash, false, false},
@@ -345,6 +346,7 @@ static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE
         {"validated", &flags[0], NULL, 1, false, false},
         {"finished", &flags[1], NULL, 1, false, false},
     };
+    static_assert(sizeof numbers == STATE_NUMBERS * sizeof *list, "the list has room for all");
     memcpy(list, numbers, sizeof numbers);
 }
 
