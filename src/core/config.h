@@ -47,8 +47,8 @@ typedef struct config_key {
 
 /* A key that there was. Either key `now` has come in its place, by `values` such as "true=layer
  * false=none": it is refused with that, but read where a run or checkpoint has saved it. Or nothing
- * has: it is refused with `advice`, but passed over where what was saved is `values`, or anything if
- * that is NULL. */
+ * has: it is refused with `advice`, but passed over where what was saved is `values`, or anything
+ * if that is NULL. */
 typedef struct config_gone {
     const char *path, *now, *values, *advice;
 } config_gone;
