@@ -83,7 +83,7 @@ static int files_in(const char *name) {
 static void test_framing(void **state) {
     (void)state;
     corpus *c =
-        read_tsv(&plain_text, "1\tgood\n-1\tbad\r\n0\ta\rb\r\r\n7\t\n+3\tx\ty &lt;\n2\tno end");
+        read_tsv(&plain_text, "1\tgood\n-1\tbad\r\n0\ta\rb\r\r\n7\t\n3\tx\ty &lt;\n2\tno end");
     assert_int_equal(c->count, 6);
     assert_text(c, 0, 1, "\n good ");
     assert_text(c, 1, -1, "\n bad ");
@@ -280,7 +280,7 @@ static void test_wrong_lines(void **state) {
     assert_tsv_refused("\x1b[1m\xff\tx\n", "got 5: '?[1m?'");
 }
 
-/* Labels are integers until one is not; then all are names, also those before. */
+/* Labels are integers if all are; else all are names, as they are written, in any order. */
 static void test_any_label(void **state) {
     (void)state;
     static const struct {
@@ -296,7 +296,12 @@ static void test_any_label(void **state) {
         {"-2147483648", "-2147483648"},
         {"-12", "-12"},
         {"2147483648", "2147483648"},
-        {"5.00", "5"},
+        {"5.00", "5.00"},
+        {"5", "5"},
+        {"007", "007"},
+        {"+1", "+1"},
+        {"-0", "-0"},
+        {"00", "00"},
         {"7", "7"},
         {"1 label that would fill the whole screen", "1 label that would fill the whole screen"},
     };
@@ -321,6 +326,46 @@ static void test_any_label(void **state) {
     }
 }
 
+/* 5.0 and 5 are one label where all are whole numbers, some written in either way. */
+static void test_whole_labels(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *labels;
+    } cases[] = {
+        {"5.0\ta\n5\tb\n7\tc\n", "5 5 7"},     {"7\ta\n5\tb\n5.00\tc\n", "7 5 5"},
+        {"5.0\ta\n7.0\tb\n", "5.0 7.0"},         {"05\ta\n5.0\tb\n5\tc\n", "05 5.0 5"},
+        {"-5.0\ta\n5.0\tb\n5\tc\n", "-5.0 5.0 5"}, {"x\ta\n5.0\tb\n5\tc\n", "x 5.0 5"},
+        {"01\ta\n1\tb\nx\tc\n", "01 1 x"},     {"x\ta\n01\tb\n1\tc\n", "x 01 1"},
+        {"5.\ta\n5\tb\n", "5. 5"},              {"01067\ta\n1067\tb\n", "01067 1067"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        corpus *c = read_tsv(&plain_text, cases[i].text);
+        char labels[64] = "", room[16];
+        for (size_t k = 0; k < c->count; k++) {
+            strcat(strcat(labels, k ? " " : ""), corpus_label(c, k, room));
+        }
+        assert_string_equal(labels, cases[i].labels);
+        corpus_free(c);
+    }
+}
+
+/* Of a text, labels are not read, whatever they are; else there may be as many as documents. */
+static void test_many_labels(void **state) {
+    (void)state;
+    char *text = mem_string("label\ttext\n");
+    for (int i = 0; i < 3000; i++) {
+        char *longer = mem_format("%sname %d\tx%d\n", text, i, i);
+        free(text);
+        text = longer;
+    }
+    corpus *c = read_tsv(&plain_text, text);
+    char room[16];
+    assert_int_equal(c->name_count, 3000);
+    assert_string_equal(corpus_label(c, 1234, room), "name 1234");
+    corpus_free(c);
+    free(text);
+}
+
 /* A .tsv is a table if its first row names columns, with the quotes and labels of one. */
 static void test_tables_of_tabs(void **state) {
     (void)state;
@@ -340,6 +385,14 @@ static void test_tables_of_tabs(void **state) {
         {"1\tone\n\n2.0\t\"two\"\n-1\tthree\n-1\tlast\n", "one", "last", "1 none", 4},
         {"y\ttext\r\n1\t\"one\r\ntwo\"\r\n0\t\"a\nb\"\r\n", "one  two", "a b", "1 0", 2},
         {"review\tone word\n1\ttwo\n", "one word", "two", "review 1", 2}, /* no header */
+        /* A quote that does not end on its line is text where a line within is a row. */
+        {"label\ttext\n1\t\"so\n0\tit \"goes\"\n1\tlast\"\n", "\"so", "last\"", "1 1", 3},
+        {"text\tlabel\n\"so\t1\n\"it goes\"\t0\nlast\"\t1\n", "\"so", "last\"", "1 1", 3},
+        {"label\ttext\n1\t\"open\n0\tlast", "\"open", "last", "1 0", 2},
+        {"label\ttext\n1\ta\n0\t\"b \"\"c", "a", "\"b \"\"c", "1 0", 2},
+        {"text\tlabel\n\"two\nlines\"\t1\nlast\t0\n", "two lines", "last", "1 0", 2},
+        {"id\ttext\tlabel\n7\t\"two\n\nmore\"\t1\n8\tlast\t0\n", "two  more", "last", "1 0", 2},
+        {"label\ttext\n1\t\"a\\\"\"\n0\t\"b\" c\"\n", "a\\\"", "b\" c", "1 0", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         corpus *c = read_tsv(&plain_text, cases[i].text);
@@ -768,18 +821,92 @@ static void test_commas(void **state) {
 /* Labels of JSON that are numbers are named with all their digits. */
 static void test_numbers_as_labels(void **state) {
     (void)state;
-    const char *name = "given.jsonl", *const labels[] = {"1234567", "1234568", "0.1", "-2"};
-    write_text(path_of(name), "{\"text\": \"a\", \"label\": 1234567}\n"
-                              "{\"text\": \"b\", \"label\": 1234568.0}\n"
-                              "{\"text\": \"c\", \"label\": 1e-1}\n"
-                              "{\"text\": \"d\", \"label\": -2}\n");
+    const char *name = "given.jsonl";
+    const char *const labels[] = {"9007199254740993", "9007199254740992", "1234568.0", "1e-1", "-2"};
+    write_text(path_of(name),
+               "{\"text\": \"a\", \"label\": 9007199254740993}\n"
+               "{\"a\": {\"b\": [1, \"}\\\"]\"]}, \"label\" : 9007199254740992 , \"text\": \"b\"}\n"
+               "{\"text\": \"b\", \"label\":1234568.0}\n"
+               "{\"text\": \"c\", \"x\": [], \"label\": 1e-1}\n"
+               "{\"text\": \"d\", \"y\\\"\": null, \"label\": -2, \"z\": 3}\n");
     corpus *c = read_files(&plain_text, 1, &name);
-    assert_int_equal(c->count, 4);
-    for (size_t i = 0; i < 4; i++) {
+    assert_int_equal(c->count, 5);
+    for (size_t i = 0; i < 5; i++) {
         char room[16];
         assert_string_equal(corpus_label(c, i, room), labels[i]);
     }
     corpus_free(c);
+}
+
+/* A file without a column that is named is refused, whatever its kind. */
+static void test_named_columns(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *text;
+    } cases[] = {
+        {"n.json", "{\"reviewText\": \"a\"}\n"},
+        {"n.jsonl", "{\"reviewText\": \"a\"}\n"},
+        {"n.tsv", "id\treviewText\n7\tgood\n"},
+        {"m.tsv", "7\tgood\n"},
+        {"n.csv", "id,reviewText\n7,good\n"},
+        {"n.txt", "good\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *path = path_of(cases[i].name);
+        error err;
+        write_text(path, cases[i].text);
+        for (int label = 0; label < 2; label++) {
+            const corpus_options named = {.text_column = label ? NULL : "revewText",
+                                          .label_column = label ? "revewText" : NULL};
+            assert_null(corpus_read(&path, 1, &named, &err));
+            assert_non_null(strstr(err.text, cases[i].name));
+            assert_non_null(strstr(err.text, "revewText"));
+        }
+        const corpus_options text_alone = {.text_column = "body", .labelled_files = 1};
+        char *both[] = {path_of("b.csv"), path_of("n.txt")};
+        write_text(both[0], "label,body\n1,x\n");
+        if (strcmp(cases[i].name, "n.txt") != 0) continue;
+        corpus *c = corpus_read(both, 2, &text_alone, &err); /* more text may be raw */
+        assert_non_null(c);
+        corpus_free(c);
+    }
+    const char *null_first = "null.json";
+    write_text(path_of(null_first), "{\"text\": null}\n{\"text\": \"a\", \"label\": 1}\n");
+    corpus *c = read_files(&plain_text, 1, &null_first);
+    assert_int_equal(c->count, 1);
+    corpus_free(c);
+}
+
+/* A table of more than 64 MiB whose rows are short; a quoted field over the reader's chunks. */
+static void test_large_tables(void **state) {
+    (void)state;
+    enum { ROWS = 700, BYTES = 100000 };
+    const char *const names[] = {"large.csv", "large.tsv"};
+    char *field = mem_alloc(BYTES + 1, 1);
+    memset(field, 'x', BYTES);
+    for (int i = 0; i < 2; i++) {
+        const char separator = i ? '\t' : ',';
+        FILE *out = fopen(path_of(names[i]), "w");
+        assert_non_null(out);
+        fprintf(out, "label%ctext\n", separator);
+        for (int row = 0; row < ROWS; row++) {
+            field[row * 37 % BYTES] = row % 2 ? '\n' : ' ';
+            fprintf(out, "%d%c\"%s%s\"\n", row % 3, separator, field, i && row % 2 ? "\\\"" : "");
+        }
+        fclose(out);
+        memset(field, 'x', BYTES);
+        corpus *c = read_files(&plain_text, 1, &names[i]);
+        assert_int_equal(c->count, ROWS);
+        for (size_t row = 0; row < ROWS; row++) {
+            size_t length;
+            const uint8_t *text = corpus_text(c, row, &length);
+            assert_int_equal(length, i && row % 2 ? BYTES + 2 : BYTES);
+            assert_int_equal(text[row * 37 % BYTES], ' ');
+        }
+        corpus_free(c);
+        unlink(path_of(names[i]));
+    }
+    free(field);
 }
 
 static void check_kind(const void *head, size_t count, const char *expected) {
@@ -834,6 +961,10 @@ int main(void) {
         cmocka_unit_test(test_entities),
         cmocka_unit_test(test_wrong_lines),
         cmocka_unit_test(test_any_label),
+        cmocka_unit_test(test_whole_labels),
+        cmocka_unit_test(test_many_labels),
+        cmocka_unit_test(test_named_columns),
+        cmocka_unit_test(test_large_tables),
         cmocka_unit_test(test_tables_of_tabs),
         cmocka_unit_test(test_unreadable),
         cmocka_unit_test(test_spool),

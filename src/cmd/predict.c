@@ -119,11 +119,10 @@ static void write_line(predictor *p, const corpus *c, size_t i) {
     write_probabilities(p, probability, &w);
     json_object_end(&w);
     fputc('\n', p->out);
-    if (label && classes_index(p->name, p->classes, label) < 0 && p->strange++ == 0) {
-        p->stranger = mem_string(label);
-    }
+    const int class = label ? classes_index(p->name, p->classes, label) : -1;
+    if (label && class < 0 && p->strange++ == 0) p->stranger = mem_string(label);
     p->labelled += label != NULL;
-    p->wrong += label && strcmp(label, said) != 0;
+    p->wrong += label && class != p->class[i];
 }
 
 /* Joins what n-grams say of a document to what the probe said, if that was asked. */

@@ -16,7 +16,8 @@ typedef struct class_names {
 size_t classes_find(class_names *k, const corpus *c, const corpus *share);
 void classes_free(class_names *k);
 
-/* The number of a name [count]; -1 if there is none such. */
+/* The number of a name [count]; -1 if there is none such. Where all are whole numbers, 5.0 is found
+ * as 5, as other files may have it. */
 int classes_index(const char *const *name, int count, const char *label);
 
 /* Finds the class of each document: class [documents], -1 without a label. Returns a label that is

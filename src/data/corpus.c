@@ -106,54 +106,27 @@ static document *append(corpus *c, size_t *capacity) {
     return &c->documents[c->count++];
 }
 
-static int compare_names(const void *a, const void *b, void *names) {
-    char *const *all = names;
-    return strcmp(all[*(const int32_t *)a], all[*(const int32_t *)b]);
-}
-
-/* Renumbers names in alphabetical order, so that equal sets of names have equal numbers. */
-static void sort_names(corpus *c) {
-    int32_t order[CORPUS_MAX_NAMES], number[CORPUS_MAX_NAMES];
-    char *sorted[CORPUS_MAX_NAMES];
-    for (int k = 0; k < c->name_count; k++) order[k] = k;
-    qsort_r(order, (size_t)c->name_count, sizeof *order, compare_names, c->names);
-    for (int k = 0; k < c->name_count; k++) {
-        sorted[k] = c->names[order[k]];
-        number[order[k]] = k;
-    }
-    for (int k = 0; k < c->name_count; k++) c->names[k] = sorted[k];
-    for (size_t i = 0; c->names && i < c->count; i++) {
-        document *d = &c->documents[i];
-        if (!d->raw && d->label >= 0) d->label = number[d->label];
-    }
-}
-
-/* Makes names of the integers of the documents so far, since one of the labels is no integer, or is
- * -1, which stands for no label. */
-static bool name_integers(corpus *c, labels *l, error *err) {
+/* Gives documents what their labels became. */
+static void settle_labels(corpus *c, labels *l) {
+    int32_t *number = labels_settle(l);
     for (size_t i = 0; i < c->count; i++) {
         document *d = &c->documents[i];
-        char text[16];
-        if (!document_has_label(d)) continue;
-        const int length = snprintf(text, sizeof text, "%d",
-                                    l->minus_one && d->label == LABEL_MINUS_ONE ? -1 : d->label);
-        d->label = labels_number(l, (const uint8_t *)text, (size_t)length);
-        if (d->label < 0) return error_set(err, "more than %d different labels", CORPUS_MAX_NAMES);
+        if (document_has_label(d)) d->label = number[d->label];
     }
-    l->integers = l->minus_one = false;
-    return true;
+    c->names = l->names;
+    c->name_count = l->count;
+    l->names = NULL; /* they are the corpus's */
+    l->count = 0;
+    labels_free(l);
+    free(number);
 }
 
 /* Adds the document on one line. Changes the line. */
 static bool add_line(reading *r, const char *path, uint64_t number, uint8_t *line, size_t length,
                      bool is_row, error *err) {
     parsed_line p;
-    if (!document_parse(&r->labels, path, number, line, length, is_row, &p, err)) return false;
-    if (r->text_alone) {
-        p.label = LABEL_NONE;
-    } else if (r->labels.names && r->labels.integers) {
-        if (!name_integers(r->corpus, &r->labels, err)) return false;
-    }
+    labels *l = r->text_alone ? NULL : &r->labels;
+    if (!document_parse(l, path, number, line, length, is_row, &p, err)) return false;
     const size_t text = corpus_clean(p.text, p.length, &r->options);
     *append(r->corpus, &r->capacity) = (document){.offset = r->corpus->size,
                                                   .length = text + DOCUMENT_FRAME,
@@ -206,7 +179,11 @@ static bool read_raw(reading *r, source *s, error *err) {
     size_t count = 0;
     bool read;
     while ((read = source_read(s, bytes, SOURCE_CHUNK, &count, err)) && count > 0) {
-        if (r->corpus->size == d.offset) kind = file_kind(bytes, count);
+        if (r->corpus->size == d.offset) {
+            kind = file_kind(bytes, count);
+            const char *table = table_guess(bytes, count);
+            if (table) log_warning("%s is read as raw text, but looks like %s", source_name(s), table);
+        }
         d.hash = hash_bytes(d.hash, bytes, count);
         read = spool_write(r, bytes, count, err);
         if (!read) break;
@@ -272,6 +249,7 @@ static bool read_file(void *reading_, const char *path, error *err) {
         r->beside++;
         return true;
     }
+    if (!table && !r->text_alone && !table_check_named(path, &r->options, err)) return false;
     source *s = source_open(path, err);
     if (!s) return false;
     const bool documents =
@@ -295,28 +273,20 @@ static corpus *reading_end(reading *r, bool read, error *err) {
     if (read && c->count > UINT32_MAX) read = error_set(err, "expected fewer than 2^32 documents");
     if (read) read = spool_finish(r, err);
     if (r->spool) fclose(r->spool);
-    if (read && r->labels.minus_one) read = name_integers(c, &r->labels, err);
-    c->names = r->labels.names;
-    c->name_count = r->labels.count;
+    settle_labels(c, &r->labels);
     if (!read) {
         corpus_free(c);
         return NULL;
     }
     c->documents = mem_resize(c->documents, c->count, sizeof(document));
-    sort_names(c);
     return c;
 }
 
 /* Reads text alone: whatever labels its lines have, its documents have none. */
 static bool read_text(reading *r, char *const *file, error *err) {
-    const labels before = r->labels;
-    r->labels = (labels){0};
     r->text_alone = true;
     r->options.class_folders = false;
-    const bool read = paths_each(file, 1, read_file, r, err);
-    labels_free(&r->labels);
-    r->labels = before;
-    return read;
+    return paths_each(file, 1, read_file, r, err);
 }
 
 static bool add_file(void *bytes_, const char *path, error *err) {
@@ -366,6 +336,7 @@ struct corpus_lines {
 };
 
 corpus_lines *corpus_lines_open(const char *path, const corpus_options *options, error *err) {
+    if (!table_check_named(path, options, err)) return NULL;
     source *s = source_open(path, err);
     if (!s) return NULL;
     corpus_lines *l = mem_alloc(1, sizeof *l);

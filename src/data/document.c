@@ -83,35 +83,11 @@ size_t corpus_clean(uint8_t *text, size_t length, const corpus_options *options)
 
 /* ----------------------------------------------------------------------------------- labels */
 
-static bool parse_label(const uint8_t *text, size_t length, int32_t *label) {
-    const int64_t limit = (int64_t)INT32_MAX + 1;
-    size_t sign = length > 0 && (text[0] == '-' || text[0] == '+');
-    int64_t value = 0;
-    for (size_t i = sign; i < length; i++) {
-        if (text[i] < '0' || text[i] > '9' || value > limit) return false;
-        value = 10 * value + (text[i] - '0');
-    }
-    if (sign && text[0] == '-') value = -value;
-    *label = (int32_t)value;
-    return length > sign && value == *label;
-}
-
 /* Leaves out the spaces around a label. */
 static const uint8_t *trim_spaces(const uint8_t *text, size_t *length) {
     while (*length > 0 && text[0] == ' ') text++, (*length)--;
     while (*length > 0 && text[*length - 1] == ' ') (*length)--;
     return text;
-}
-
-/* The length of a label without the zeros of 5.0, as which pandas writes 5 where some are missing.
- */
-static size_t trim_number(const uint8_t *label, size_t length) {
-    const uint8_t *at = label, *end = label + length;
-    while (at < end && ((*at >= '0' && *at <= '9') || *at == '-')) at++;
-    const uint8_t *point = at;
-    if (point == label || point == end || *point != '.') return length;
-    for (at++; at < end && *at == '0'; at++) continue;
-    return at == end ? (size_t)(point - label) : length;
 }
 
 /* The first few bytes as text for a message. */
@@ -135,34 +111,45 @@ static bool is_name(const uint8_t *text, size_t length) {
     return true;
 }
 
-int32_t labels_number(labels *l, const uint8_t *text, size_t length) {
-    for (int k = 0; k < l->count; k++) {
-        if (strlen(l->names[k]) == length && memcmp(l->names[k], text, length) == 0) return k;
+/* Where a label is among the slots, or the empty slot for it. */
+static int32_t *slot_of(const labels *l, const uint8_t *text, size_t length) {
+    size_t at = (size_t)document_hash(text, length) % l->slot_count;
+    for (; l->slot[at]; at = (at + 1) % l->slot_count) {
+        const char *name = l->names[l->slot[at] - 1];
+        if (strlen(name) == length && memcmp(name, text, length) == 0) break;
     }
-    if (l->count == CORPUS_MAX_NAMES) return -1;
-    l->names = mem_resize(l->names, (size_t)l->count + 1, sizeof *l->names);
-    l->names[l->count] = mem_format("%.*s", (int)length, (const char *)text);
-    return l->count++;
+    return &l->slot[at];
 }
 
-/* Reads a label. Labels are integers until one is not; all of them are names then. */
+/* Keeps half of the slots empty. */
+static void grow_slots(labels *l) {
+    if ((size_t)l->count * 2 < l->slot_count) return;
+    free(l->slot);
+    l->slot_count = l->slot_count ? l->slot_count * 2 : 64;
+    l->slot = mem_alloc(l->slot_count, sizeof *l->slot);
+    for (int32_t k = 0; k < l->count; k++) {
+        *slot_of(l, (const uint8_t *)l->names[k], strlen(l->names[k])) = k + 1;
+    }
+}
+
+static int32_t number_label(labels *l, const uint8_t *text, size_t length) {
+    grow_slots(l);
+    int32_t *slot = slot_of(l, text, length);
+    if (*slot) return *slot - 1;
+    l->names = mem_grow(l->names, &l->room, (size_t)l->count + 1, sizeof *l->names);
+    l->names[l->count++] = mem_format("%.*s", (int)length, (const char *)text);
+    *slot = l->count;
+    return l->count - 1;
+}
+
+/* Reads a label as the text that it is. */
 static bool read_label(labels *l, const char *path, uint64_t number, const uint8_t *text,
                        size_t length, bool is_row, int32_t *label, error *err) {
     char got[24];
+    *label = LABEL_NONE;
     text = trim_spaces(text, &length);
-    length = trim_number(text, length);
-    bool integer = parse_label(text, length, label);
-    if (is_row ? length == 0 : integer && *label == LABEL_NONE) {
-        *label = LABEL_NONE;
-        return true;
-    }
-    if (is_row && *label == LABEL_MINUS_ONE) integer = false; /* it stands for -1 */
-    if (integer && !l->names) {
-        l->minus_one = l->minus_one || *label == -1;
-        if (*label == -1) *label = LABEL_MINUS_ONE;
-        l->integers = true;
-        return true;
-    }
+    const bool none = is_row ? length == 0 : length == 2 && memcmp(text, "-1", 2) == 0;
+    if (none || !l) return true;
     if (!is_name(text, length)) {
         shown(text, length, got, sizeof got);
         return error_set(err,
@@ -171,15 +158,98 @@ static bool read_label(labels *l, const char *path, uint64_t number, const uint8
                          path, number, CORPUS_NAME_BYTES, length, got,
                          length >= sizeof got ? "..." : "");
     }
-    *label = labels_number(l, text, length);
-    return *label >= 0 ||
-           error_set(err, "%s:%" PRIu64 ": more than %d different labels; are they the texts?",
-                     path, number, CORPUS_MAX_NAMES);
+    if (l->count == INT32_MAX - 1) return error_set(err, "%s: too many different labels", path);
+    *label = number_label(l, text, length);
+    return true;
+}
+
+size_t label_whole(const char *text) {
+    const size_t digits = strspn(text, "0123456789");
+    const char *rest = text + digits;
+    if (digits == 0 || (digits > 1 && *text == '0')) return 0;
+    if (*rest == '.') rest += 1 + strspn(rest + 1, "0");
+    return *rest || rest[-1] == '.' ? 0 : digits;
+}
+
+/* Whether all labels are whole numbers; of these some may have a point and zeros. */
+static bool are_whole(const labels *l) {
+    for (int32_t k = 0; k < l->count; k++) {
+        if (!label_whole(l->names[k])) return false;
+    }
+    return true;
+}
+
+/* Cuts 5.0 to 5 where labels are whole numbers, some of them written as 5 is. */
+static void cut_zeros(labels *l, int32_t *number) {
+    bool both[2] = {false, false};
+    for (int32_t k = 0; k < l->count; k++) both[strchr(l->names[k], '.') != NULL] = true;
+    if (!both[0] || !both[1] || !are_whole(l)) return;
+    labels cut = {0};
+    for (int32_t k = 0; k < l->count; k++) {
+        const char *name = l->names[k];
+        number[k] = number_label(&cut, (const uint8_t *)name, label_whole(name));
+    }
+    labels_free(l);
+    *l = cut;
+}
+
+/* The number that a label is, as people write it: without a plus or zeros before it. */
+static bool is_integer(const char *text, int32_t *value) {
+    char again[16];
+    char *end;
+    const long long read = strtoll(text, &end, 10);
+    if (*end || read < INT32_MIN || read > INT32_MAX) return false;
+    *value = (int32_t)read;
+    snprintf(again, sizeof again, "%d", *value);
+    return *value != LABEL_NONE && strcmp(again, text) == 0;
+}
+
+static int compare_names(const void *a, const void *b, void *names) {
+    char *const *all = names;
+    return strcmp(all[*(const int32_t *)a], all[*(const int32_t *)b]);
+}
+
+/* Renumbers names in alphabetical order, so that equal sets of names have equal numbers. */
+static void sort_names(labels *l, int32_t *number, int32_t given) {
+    const size_t count = (size_t)l->count;
+    int32_t *order = mem_alloc(count + 1, sizeof *order), *place = mem_alloc(count + 1, sizeof *place);
+    char **sorted = mem_alloc(count + 1, sizeof *sorted);
+    for (int32_t k = 0; k < l->count; k++) order[k] = k;
+    qsort_r(order, count, sizeof *order, compare_names, l->names);
+    for (int32_t k = 0; k < l->count; k++) {
+        sorted[k] = l->names[order[k]];
+        place[order[k]] = k;
+    }
+    for (int32_t k = 0; k < given; k++) number[k] = place[number[k]];
+    free(l->names);
+    free(order);
+    free(place);
+    l->names = sorted;
+    l->room = count + 1;
+}
+
+int32_t *labels_settle(labels *l) {
+    const int32_t given = l->count;
+    int32_t *number = mem_alloc((size_t)given + 1, sizeof *number);
+    bool integers = true;
+    for (int32_t k = 0; k < given; k++) number[k] = k;
+    cut_zeros(l, number);
+    int32_t *value = mem_alloc((size_t)l->count + 1, sizeof *value);
+    for (int32_t k = 0; k < l->count; k++) integers = integers && is_integer(l->names[k], value + k);
+    if (integers) {
+        for (int32_t k = 0; k < given; k++) number[k] = value[number[k]];
+        labels_free(l);
+    } else {
+        sort_names(l, number, given);
+    }
+    free(value);
+    return number;
 }
 
 void labels_free(labels *l) {
-    for (int k = 0; k < l->count; k++) free(l->names[k]);
+    for (int32_t k = 0; k < l->count; k++) free(l->names[k]);
     free(l->names);
+    free(l->slot);
     *l = (labels){0};
 }
 

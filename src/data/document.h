@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CORPUS_MAX_NAMES = 256, CORPUS_NAME_BYTES = 255 };
+enum { CORPUS_NAME_BYTES = 255 };
 
 typedef struct corpus_options {
     bool html_entities; /* decode &amp; &lt; &gt; &quot; &apos; &nbsp; &#N; &#xN; in documents'
@@ -20,34 +20,38 @@ typedef struct corpus_options {
     const char *text_column, *label_column; /* of tables; NULL or "": found by usual names */
 } corpus_options;
 
-/* The labels of a corpus: integers until one is none, then names. Zeroed at first; labels_free
- * frees the names. */
+/* The labels of a corpus, each a text. Zeroed at first; labels_free frees them. */
 typedef struct labels {
     char **names; /* [count] in the order of first occurrence; NULL where labels are integers */
-    int count;
-    bool integers;  /* whether documents have integers; with names, they have to become names */
-    bool minus_one; /* whether a table had the label -1, which is LABEL_MINUS_ONE until names are
-                       made of its integers */
+    int32_t count;
+    size_t room;
+    int32_t *slot; /* [slot_count] 1 + the number of the name that hashes there, or 0 */
+    size_t slot_count;
 } labels;
 
-/* A label of no document; and, while a corpus is read, the label -1 of a table. */
-enum { LABEL_NONE = -1, LABEL_MINUS_ONE = INT32_MIN };
+enum { LABEL_NONE = -1 }; /* of a document without a label */
 
+/* Ends reading: what becomes of each number that was given [count], which the caller frees. Labels
+ * that are all integers as people write them, and not -1, become these, without names; else their
+ * names are sorted. 5.0 and 5 are one label where all are whole numbers written in these two
+ * ways. */
+int32_t *labels_settle(labels *l);
 void labels_free(labels *l);
 
-/* The number of a name, which is added if it is new; -1 if there are too many. */
-int32_t labels_number(labels *l, const uint8_t *text, size_t length);
+/* The digits of a label that is a whole number, as 5 or 5.0 are; 0: it is none, as 05, +5 and
+ * 5. are. */
+size_t label_whole(const char *text);
 
 /* A line that was read as a document. */
 typedef struct parsed_line {
-    int32_t label; /* a number, or the index of a name */
+    int32_t label; /* the index of a name */
     uint8_t *text; /* within the line; not yet cleaned */
     size_t length;
     uint64_t hash;
 } parsed_line;
 
 /* Reads line number `number` of a file. The label of a table's row is none if it is empty, that of
- * other lines if it is -1. The error names file and line. */
+ * other lines if it is -1; without `l`, it is not looked at. The error names file and line. */
 bool document_parse(labels *l, const char *path, uint64_t number, uint8_t *line, size_t length,
                     bool is_row, parsed_line *parsed, error *err);
 

@@ -52,16 +52,17 @@ static bool may_be_name(const uint8_t *field, size_t length) {
     return has_letter && length <= 40;
 }
 
-/* Whether a .tsv's first line names columns, and is no document: if it has the column that is named
- * to us; or nothing but names, one of them usual, unless others are named to us. */
-static bool is_header(const uint8_t *line, size_t length, const corpus_options *options) {
+/* Whether a first line names columns, and is no document: if it has the column that is named to us;
+ * or nothing but names, one of them usual, unless others are named to us. */
+static bool is_header_of(const uint8_t *line, size_t length, char separator,
+                         const corpus_options *options) {
     const char *text = options->text_column, *label = options->label_column;
     const bool named = is_named(text) || is_named(label);
     bool names = true, known = named, found = false;
     const uint8_t *end = line + length;
-    if (!memchr(line, '\t', length)) return false;
+    if (!memchr(line, separator, length)) return false;
     for (const uint8_t *field = line, *tab; field <= end; field = tab + 1) {
-        tab = memchr(field, '\t', (size_t)(end - field));
+        tab = memchr(field, separator, (size_t)(end - field));
         if (!tab) tab = end;
         size_t size = (size_t)(tab - field);
         if (size >= 2 && field[0] == '"' && tab[-1] == '"') field++, size -= 2;
@@ -74,14 +75,20 @@ static bool is_header(const uint8_t *line, size_t length, const corpus_options *
     return found || (names && known);
 }
 
+static bool is_header(const uint8_t *line, size_t length, const corpus_options *options) {
+    return is_header_of(line, length, '\t', options);
+}
+
 static const cJSON *find_member(const cJSON *object, const char *named,
                                 const char *const names[NAMES]);
 
-/* Whether a .json's first line is an object with a text. */
+/* Whether a .json's first line is an object with a text, which may be null, or with members that
+ * may have the one that is named to us. */
 static bool is_object(const uint8_t *line, size_t length, const corpus_options *options) {
     cJSON *object = cJSON_ParseWithLength((const char *)line, length);
-    const bool found = cJSON_IsObject(object) &&
-                       cJSON_IsString(find_member(object, options->text_column, text_names));
+    const cJSON *text = find_member(object, options->text_column, text_names);
+    const bool found = cJSON_IsObject(object) && (is_named(options->text_column) ||
+                                                  cJSON_IsString(text) || cJSON_IsNull(text));
     cJSON_Delete(object);
     return found;
 }
@@ -118,6 +125,29 @@ table_kind table_kind_of(const char *path, const corpus_options *options) {
     return kind;
 }
 
+bool table_check_named(const char *name, const corpus_options *options, error *err) {
+    const bool by_text = is_named(options->text_column);
+    if (!by_text && !is_named(options->label_column)) return true;
+    return error_set(err,
+                     "%s: expected a table with a column %.60s: a .csv, .jsonl or the like, or a "
+                     ".tsv whose first row names it",
+                     name, by_text ? options->text_column : options->label_column);
+}
+
+const char *table_guess(const uint8_t *text, size_t size) {
+    const corpus_options usual = {0};
+    const size_t mark = utf8_mark_length(text, size);
+    size_t end = mark;
+    while (end < size && text[end] != '\n' && text[end] != '\r') end++;
+    if (is_object(text + mark, end - mark, &usual)) return "JSON Lines, which end in .jsonl";
+    for (const char *s = ",;\t"; *s; s++) {
+        if (is_header_of(text + mark, end - mark, *s, &usual)) {
+            return "a table with names of columns, which ends in .csv";
+        }
+    }
+    return NULL;
+}
+
 /* ------------------------------------------------------------------------------------- rows */
 
 typedef struct bytes {
@@ -137,18 +167,24 @@ typedef struct table {
     table_take *take;
     void *data;
     error *err;
-    bytes label, text, line;                /* of this row; line: both, for `take` */
+    bytes label, text, whole;               /* of this row; whole: both, for `take` */
     uint64_t row;                           /* from 1 */
     uint64_t taken, skipped, first_skipped; /* rows; skipped: without a text */
     bool failed;
 
     /* A CSV's. */
     char separator;
-    uint32_t last;       /* its last bytes */
     int column, columns; /* the next one of this row; and how many the header has */
     int label_column, text_column, label_rank, text_rank;
     bytes names;   /* of the columns, for a message */
     size_t unread; /* bytes since the last chunk in which a row ended */
+
+    /* Of one with tabs. */
+    struct csv_parser *parser;
+    bytes rows;       /* what is not yet parsed, from `begin` on */
+    size_t begin;
+    uint64_t line;    /* the one that `begin` begins, from 1 */
+    bool warned;
 } table;
 
 static void refuse(table *t, const char *what) {
@@ -166,15 +202,15 @@ static void finish_row(table *t) {
         return;
     }
     const size_t length = label->size + 1 + t->text.size;
-    t->line.at = mem_grow(t->line.at, &t->line.capacity, length + 1, 1);
-    if (label->size > 0) memcpy(t->line.at, label->at, label->size);
-    t->line.at[label->size] = '\t';
+    t->whole.at = mem_grow(t->whole.at, &t->whole.capacity, length + 1, 1);
+    if (label->size > 0) memcpy(t->whole.at, label->at, label->size);
+    t->whole.at[label->size] = '\t';
     /* The text as a line holds it, so that equal texts are equal. */
     for (size_t i = 0; i < t->text.size; i++) {
         const uint8_t byte = t->text.at[i];
-        t->line.at[label->size + 1 + i] = byte == '\n' || byte == '\r' ? ' ' : byte;
+        t->whole.at[label->size + 1 + i] = byte == '\n' || byte == '\r' ? ' ' : byte;
     }
-    t->failed = !t->take(t->data, t->row, t->line.at, length, t->err);
+    t->failed = !t->take(t->data, t->row, t->whole.at, length, t->err);
     t->taken++;
 }
 
@@ -272,19 +308,151 @@ static size_t find_separator(table *t, const uint8_t *text, size_t size) {
     return mark;
 }
 
-/* Kaggle's tables with tabs have \" for a quote inside of quotes, as which libcsv reads it but
- * before the closing one. Doubles the quote there. `out` has room for one and a half times as
- * much. */
-static size_t mend_quotes(table *t, const uint8_t *in, size_t size, uint8_t *out) {
-    const uint32_t escaped = '\\' << 16 | '"' << 8 | '"';
-    size_t count = 0;
-    for (size_t i = 0; i < size; i++) {
-        const bool ends = in[i] == '\t' || in[i] == '\n' || in[i] == '\r';
-        if (ends && t->separator == '\t' && (t->last & 0xFFFFFF) == escaped) out[count++] = '"';
-        out[count++] = in[i];
-        t->last = t->last << 8 | in[i];
+/* Where a line ends: at its LF, CR or CR LF, or at the end of the text. */
+static size_t line_end(const uint8_t *text, size_t at, size_t size) {
+    while (at < size && text[at] != '\n' && text[at] != '\r') at++;
+    return at;
+}
+
+static size_t next_line(const uint8_t *text, size_t end, size_t size) {
+    if (end + 1 < size && text[end] == '\r' && text[end + 1] == '\n') return end + 2;
+    return end < size ? end + 1 : size;
+}
+
+/* Whether a quoted field is open where a line ends, as it is where it begins. Kaggle's tables have
+ * \" for a quote inside of quotes, also before the closing one. */
+static bool ends_open(const uint8_t *line, size_t length, bool open) {
+    for (size_t at = 0; at < length;) {
+        if (!open) {
+            while (at < length && line[at] == ' ') at++;
+            open = at < length && line[at] == '"';
+            if (open) {
+                at++;
+                continue;
+            }
+            const uint8_t *tab = memchr(line + at, '\t', length - at);
+            if (!tab) return false;
+            at = (size_t)(tab - line) + 1;
+            continue;
+        }
+        const uint8_t *quote = memchr(line + at, '"', length - at);
+        if (!quote) return true;
+        at = (size_t)(quote - line) + 1;
+        const bool doubled = at < length && line[at] == '"';
+        const bool escaped = doubled && at >= 2 && line[at - 2] == '\\' &&
+                             (at + 1 == length || line[at + 1] == '\t');
+        at += doubled;
+        if (doubled && !escaped) continue;
+        open = at < length && line[at] != '\t';
+        if (!open) at++;
     }
+    return open;
+}
+
+static int columns_of(const uint8_t *line, size_t length) {
+    int count = 1;
+    for (size_t i = 0; i < length; i++) count += line[i] == '\t';
     return count;
+}
+
+/* Where the row that begins at `begin` ends, or 0 if that cannot be told before there is more. A
+ * quoted field spans lines only if none of these is a row by itself; else its quote is text. */
+static size_t row_end(const table *t, bool last, bool *quote_is_text) {
+    const uint8_t *text = t->rows.at;
+    const size_t size = t->rows.size, first = line_end(text, t->begin, size);
+    const bool whole = columns_of(text + t->begin, first - t->begin) == t->columns;
+    bool open = ends_open(text + t->begin, first - t->begin, false);
+    size_t end = first;
+    *quote_is_text = false;
+    while (open) {
+        const size_t begin = next_line(text, end, size);
+        if (begin >= size) break;
+        end = line_end(text, begin, size);
+        if (end >= size && !last) return 0;
+        open = ends_open(text + begin, end - begin, true);
+        const bool is_row = columns_of(text + begin, end - begin) == t->columns;
+        *quote_is_text = t->row > 1 && is_row && (open || whole);
+        if (*quote_is_text) break;
+    }
+    if (end + 1 >= size && !last) return 0; /* LF may follow a CR */
+    if (open && whole) *quote_is_text = true;
+    return *quote_is_text ? first : end;
+}
+
+static void put(bytes *to, uint8_t byte) {
+    to->at = mem_grow(to->at, &to->capacity, to->size + 1, 1);
+    to->at[to->size++] = byte;
+}
+
+/* Writes a line whose quotes are text, but for those around a whole field, as CSV quotes them. */
+static void quote_fields(bytes *to, const uint8_t *line, size_t length) {
+    const uint8_t *end = line + length;
+    for (const uint8_t *field = line, *tab; field <= end; field = tab + 1) {
+        tab = memchr(field, '\t', (size_t)(end - field));
+        if (!tab) tab = end;
+        const size_t size = (size_t)(tab - field);
+        const bool quoted = size >= 2 && field[0] == '"' && !ends_open(field, size, false);
+        if (field > line) put(to, '\t');
+        if (!quoted) put(to, '"');
+        for (const uint8_t *at = field; at < tab; at++) {
+            if (*at == '"' && !quoted) put(to, '"');
+            put(to, *at);
+        }
+        if (!quoted) put(to, '"');
+    }
+}
+
+/* Writes a row as libcsv reads it: with the quote doubled that \" is before a closing one. */
+static void mend_quotes(bytes *to, const uint8_t *row, size_t length) {
+    for (size_t i = 0; i < length; i++) {
+        const bool ends = row[i] == '\t' || row[i] == '\n' || row[i] == '\r';
+        if (ends && i >= 3 && memcmp(row + i - 3, "\\\"\"", 3) == 0) put(to, '"');
+        put(to, row[i]);
+    }
+    if (length >= 3 && memcmp(row + length - 3, "\\\"\"", 3) == 0) put(to, '"');
+}
+
+/* Parses the rows that are whole, or, at the end of the file, all. */
+static bool parse_tab_rows(table *t, bool last) {
+    bool parsed = true, is_text;
+    bytes row = {0};
+    while (parsed && !t->failed && t->begin < t->rows.size) {
+        const size_t end = row_end(t, last, &is_text);
+        if (end == 0) break;
+        const uint8_t *from = t->rows.at + t->begin;
+        row.size = 0;
+        if (is_text) {
+            quote_fields(&row, from, end - t->begin);
+            if (!t->warned) {
+                log_warning("%s:%" PRIu64 ": a quote that does not end on its line is taken as text",
+                            source_name(t->source), t->line);
+            }
+            t->warned = true;
+        } else {
+            mend_quotes(&row, from, end - t->begin);
+        }
+        const size_t next = next_line(t->rows.at, end, t->rows.size);
+        for (size_t at = t->begin; at < next; t->line++) {
+            at = next_line(t->rows.at, line_end(t->rows.at, at, next), next);
+        }
+        if (next > end) put(&row, '\n');
+        parsed = row.size == 0 ||
+                 csv_parse(t->parser, row.at, row.size, take_field, end_of_row, t) == row.size;
+        t->begin = next;
+    }
+    free(row.at);
+    memmove(t->rows.at, t->rows.at + t->begin, t->rows.size - t->begin);
+    t->rows.size -= t->begin;
+    t->begin = 0;
+    return parsed;
+}
+
+/* Adds what was read to the rows with tabs. */
+static bool parse_tabs(table *t, const uint8_t *in, size_t size) {
+    t->rows.at = mem_grow(t->rows.at, &t->rows.capacity, t->rows.size + size + 1, 1);
+    memcpy(t->rows.at + t->rows.size, in, size);
+    t->rows.size += size;
+    return parse_tab_rows(t, false);
 }
 
 static bool read_csv(table *t, error *err) {
@@ -292,30 +460,32 @@ static bool read_csv(table *t, error *err) {
     if (csv_init(&parser, 0) != 0) {
         return error_set(err, "%s: cannot start to read it as CSV", source_name(t->source));
     }
-    uint8_t *chunk = mem_alloc(SOURCE_CHUNK, 1), *mended = mem_alloc(SOURCE_CHUNK, 2);
+    uint8_t *chunk = mem_alloc(SOURCE_CHUNK, 1);
     size_t count = 0;
     bool read, parsed = true;
-    t->row = 1;
+    t->parser = &parser;
+    t->row = t->line = 1;
     t->label_column = t->text_column = -1;
     t->label_rank = t->text_rank = NAMES;
     while ((read = source_read(t->source, chunk, SOURCE_CHUNK, &count, err)) && count > 0) {
         if (!(read = source_check_utf8(t->source, chunk, count, err))) break;
         const size_t skip = t->separator ? 0 : find_separator(t, chunk, count);
         csv_set_delim(&parser, (unsigned char)t->separator);
-        const size_t size = mend_quotes(t, chunk + skip, count - skip, mended);
-        parsed = csv_parse(&parser, mended, size, take_field, end_of_row, t) == size;
         t->unread += count;
+        parsed = t->separator == '\t' ? parse_tabs(t, chunk + skip, count - skip)
+                                      : csv_parse(&parser, chunk + skip, count - skip, take_field,
+                                                  end_of_row, t) == count - skip;
         if (t->unread > SOURCE_LONGEST)
             refuse(t, "a row of more than 64 MiB; is a quote left open?");
         if (!parsed || t->failed) break;
     }
+    if (read && parsed && !t->failed && t->separator == '\t') parsed = parse_tab_rows(t, true);
     if (read && parsed && !t->failed) {
         csv_set_opts(&parser, CSV_STRICT | CSV_STRICT_FINI); /* an open quote is found at the end */
         parsed = csv_fini(&parser, take_field, end_of_row, t) == 0;
     }
     if (read && !parsed) refuse(t, "expected a closing quote");
     csv_free(&parser);
-    free(mended);
     free(chunk);
     return read && !t->failed;
 }
@@ -334,8 +504,47 @@ static const cJSON *find_member(const cJSON *object, const char *named,
     return found;
 }
 
-static void set_label(table *t, const cJSON *label) {
-    char number[32];
+/* The first of the bytes that are not blank. */
+static const uint8_t *skip_blanks(const uint8_t *at, const uint8_t *end) {
+    while (at < end && strchr(" \t\r\n", *at)) at++;
+    return at;
+}
+
+/* The end of the JSON value, or of the name of a member, that begins at `at`. */
+static const uint8_t *value_end(const uint8_t *at, const uint8_t *end) {
+    int depth = 0;
+    for (bool quoted = false; at < end; at++) {
+        if (quoted && *at == '\\') {
+            at++;
+        } else if (*at == '"') {
+            quoted = !quoted;
+        } else if (!quoted && (*at == '{' || *at == '[')) {
+            depth++;
+        } else if (!quoted && depth == 0 && strchr(",:}] \t\r\n", *at)) {
+            break;
+        } else if (!quoted && (*at == '}' || *at == ']')) {
+            depth--;
+        }
+    }
+    return at;
+}
+
+/* The text of the value of an object's member, counted from 0, of valid JSON; cJSON keeps of a
+ * number what a double holds. */
+static void set_number(table *t, const uint8_t *at, size_t length, int member) {
+    const uint8_t *end = at + length, *last;
+    at = skip_blanks(at, end) + 1;
+    for (;; at = skip_blanks(last, end) + 1, member--) {
+        at = skip_blanks(value_end(skip_blanks(at, end), end), end) + 1;
+        at = skip_blanks(at, end);
+        last = value_end(at, end);
+        if (member == 0 || last >= end) break;
+    }
+    set_bytes(&t->label, at, (size_t)(last - at));
+}
+
+static void set_label(table *t, const cJSON *object, const cJSON *label, const uint8_t *text,
+                      size_t length) {
     if (!label || cJSON_IsNull(label)) {
         set_bytes(&t->label, "", 0);
     } else if (cJSON_IsString(label)) {
@@ -344,8 +553,9 @@ static void set_label(table *t, const cJSON *label) {
         const char *name = cJSON_IsTrue(label) ? "true" : "false";
         set_bytes(&t->label, name, strlen(name));
     } else if (cJSON_IsNumber(label)) {
-        snprintf(number, sizeof number, "%.15g", label->valuedouble);
-        set_bytes(&t->label, number, strlen(number));
+        int member = 0;
+        for (const cJSON *m = object->child; m != label; m = m->next) member++;
+        set_number(t, text, length, member);
     } else {
         refuse(t, "expected a name or a number as label");
     }
@@ -359,7 +569,7 @@ static void refuse_text(table *t) {
     refuse(t, what);
 }
 
-static void take_object(table *t, const cJSON *object) {
+static void take_object(table *t, const cJSON *object, const uint8_t *line, size_t length) {
     if (!cJSON_IsObject(object)) {
         refuse(t, "expected a JSON object");
         return;
@@ -381,7 +591,7 @@ static void take_object(table *t, const cJSON *object) {
         refuse(t, what);
         return;
     }
-    set_label(t, label);
+    set_label(t, object, label, line, length);
     set_bytes(&t->text, text->valuestring, strlen(text->valuestring));
     finish_row(t);
 }
@@ -433,7 +643,7 @@ static void take_json(table *t, uint8_t *text, size_t length) {
     if (object && end < last) {
         refuse(t, "expected one JSON object");
     } else {
-        take_object(t, object);
+        take_object(t, object, text, length);
     }
     cJSON_Delete(object);
 }
@@ -502,7 +712,8 @@ bool table_read(source *s, table_kind kind, const corpus_options *options, table
                           : read_lines(&t, kind == JSON_TABLE ? take_json : take_fasttext, err);
     free(t.label.at);
     free(t.text.at);
-    free(t.line.at);
+    free(t.whole.at);
+    free(t.rows.at);
     free(t.names.at);
     return read;
 }

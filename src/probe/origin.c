@@ -103,9 +103,7 @@ static bool parse_names(origin *o, json_reader *r) {
     char name[CORPUS_NAME_BYTES + 1];
     if (!json_read_array(r)) return false;
     while (json_read_element(r)) {
-        if (!json_read_string(r, name, sizeof name) || o->name_count == CORPUS_MAX_NAMES) {
-            return false;
-        }
+        if (!json_read_string(r, name, sizeof name)) return false;
         o->names = mem_resize(o->names, (size_t)o->name_count + 1, sizeof *o->names);
         o->names[o->name_count++] = mem_string(name);
     }
