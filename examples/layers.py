@@ -9,6 +9,8 @@ from torch import nn
 
 from smallworld.torch import BlockSparseLinear
 
+if sys.argv[1:] not in ([], ["cpu"], ["cuda"]):
+    sys.exit(__doc__)
 device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
 torch.manual_seed(1)
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+if any(given.startswith("-") for given in sys.argv[1:]):
+    sys.exit(__doc__)
 ROOT = Path(__file__).resolve().parent.parent
 try:
     import smallworld

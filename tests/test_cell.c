@@ -45,9 +45,10 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                      const uint8_t *bytes, double *out[PART_RESULTS], size_t sizes[PART_RESULTS]) {
     size_t plane = (size_t)hidden * (size_t)columns, gates = (size_t)how->gates;
     size_t entries = (size_t)(hidden / how->stride) * VOCABULARY;
-    int block = how->block;
-    graph *g = nasty_graph(hidden / block, how->share, true);
-    layout *l = layout_from_graph(g, block, how->gates);
+    graph *g = nasty_graph(hidden / how->block, how->share, true);
+    layout *l = hidden % how->block ? layout_dense(hidden, hidden, how->gates, 1)
+                                    : layout_from_graph(g, how->block, how->gates);
+    const int block = l->out_block;
     device_layout *d = be->layout_create(be, l);
     update_arguments arguments = {.update = 5};
     cell c = {.hidden = hidden,
@@ -247,6 +248,18 @@ static void check_parts(precision precision) {
                 check_part(&p, all[k], sizes[i][0], sizes[i][1]);
             }
         }
+    }
+    /* a stage whose units nothing divides, as of a table that feeds each eighth unit */
+    static const int odd[] = {1, 2, 3, 5, 6, 7, 10, 13, 27, 41};
+    for (size_t i = 0; i < 4 * sizeof odd / sizeof *odd; i++) {
+        const int units = odd[i / 4], columns = (1 + (int)i % 3) * unit;
+        const bool norm = i & 1 && units > 3; /* of few units it makes rounding errors large */
+        part multiply = {1, 1, norm, false, TABLE_MULTIPLY, 0, 64, 1, false, 1, ANY_BYTES};
+        part add = {1, 1, norm, i & 2, TABLE_ADD, 0, 64, 1, false, 1, ANY_BYTES};
+        part strided = {1, units, norm, i & 2, TABLE_ADD, 0, 64, 1, false, 1, ANY_BYTES};
+        check_part(&p, &multiply, units, columns);
+        check_part(&p, &add, units, columns);
+        check_part(&p, &strided, units, columns);
     }
     for (int text = 0; text < TEXTS; text++) {
         part gates = {GATES, 1, text % 2, false, TABLE_ADD, 0, 8, 0.6, false, 1, text};

@@ -457,11 +457,14 @@ static void test_pool_long(void **state) {
     be->destroy(be);
 }
 
-static void test_pool(void **state) {
-    (void)state;
+/* Numbers of rows that nothing divides. */
+static const int odd[] = {1, 2, 3, 5, 6, 7, 10, 13, 24};
+enum { ODD = sizeof odd / sizeof *odd };
+
+static void check_pool(int rows) {
     pair p = open_pair(BF16);
     random_restart(7);
-    int steps = 9, rows = 24, columns = p.be->column_multiple;
+    int steps = 9, columns = p.be->column_multiple;
     size_t plane = (size_t)(rows * columns);
     double *x = random_values(plane * (size_t)steps, -1, 1);
     double *start = random_values(plane, -1, 1);
@@ -500,6 +503,36 @@ static void test_pool(void **state) {
     free(first);
     free(last);
     close_pair(&p);
+}
+
+static void test_pool(void **state) {
+    (void)state;
+    for (int i = 0; i < ODD; i++) check_pool(odd[i]);
+}
+
+static void test_row_sums(void **state) {
+    (void)state;
+    enum { STEPS = 3 };
+    for (int i = 0; i < 2 * ODD; i++) {
+        pair p = open_pair(i % 2 ? BF16 : FP32);
+        const size_t rows = (size_t)odd[i / 2], columns = 2 * (size_t)p.be->column_multiple;
+        random_restart(18);
+        double *x = random_values(STEPS * rows * columns, 0, 1), *result[2];
+        for (int side = 0; side < 2; side++) {
+            backend *be = side ? p.trusted : p.be;
+            void *in = put(be, x, STEPS * rows * columns, OPERAND);
+            void *out = put_poison(be, rows, REAL);
+            be->row_sums(be, in, STEPS, (int)rows, (int)columns, out);
+            result[side] = get(be, out, rows, REAL);
+            be->release(be, in);
+            be->release(be, out);
+        }
+        assert_close(&p, "row_sums", result[0], result[1], rows);
+        free(x);
+        free(result[0]);
+        free(result[1]);
+        close_pair(&p);
+    }
 }
 
 /* -------------------------------------------------------------------------------------- Adam */
@@ -752,9 +785,9 @@ static void test_add(void **state) {
 /* Layer norm's sums are tested with the model. */
 static void test_add_rows(void **state) {
     (void)state;
-    for (int half = 0; half < 2; half++) {
-        pair p = open_pair(half ? BF16 : FP32);
-        layout *l = layout_dense(24, 8, GATES, 1);
+    for (int i = 0; i < 2 * ODD; i++) {
+        pair p = open_pair(i % 2 ? BF16 : FP32);
+        layout *l = layout_dense(odd[i / 2], 8, i % 3 ? 1 : GATES, 1);
         random_restart(14);
         const int columns = 3 * p.be->column_multiple;
         const size_t count = layout_rows(l) * (size_t)columns;
@@ -774,6 +807,48 @@ static void test_add_rows(void **state) {
         free(y);
         free(result[0]);
         free(result[1]);
+        layout_free(l);
+        close_pair(&p);
+    }
+}
+
+/* Normed rows of a W whose sides nothing divides. */
+static void test_norm_odd_rows(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * ODD; i++) {
+        pair p = open_pair(i % 2 ? BF16 : FP32);
+        const int gates = i % 3 ? 1 : COUPLED_GATES;
+        const size_t rows = (size_t)(odd[i / 2] * gates);
+        layout *l = layout_dense(odd[i / 2], odd[ODD - 1 - i / 2], gates, 1);
+        const size_t weights = layout_weights(l);
+        random_restart(17);
+        double *gain = random_values(rows, -2, 2), *w = random_values(weights, -1, 1);
+        double *d = random_values(weights, -1, 1), *made[2], *turned[2], *dgain[2];
+        for (int side = 0; side < 2; side++) {
+            backend *be = side ? p.trusted : p.be;
+            device_layout *device = be->layout_create(be, l);
+            void *at[] = {put(be, w, weights, REAL), put(be, gain, rows, REAL),
+                          put_poison(be, weights, OPERAND), put(be, d, weights, REAL),
+                          put_poison(be, rows, REAL)};
+            const normed_rows r = {
+                .count = 1, .gain = at[1], .layout = {device}, .weight = {at[0]}};
+            be->norm_rows(be, &r, (void *[2]){at[2]});
+            be->norm_rows_backward(be, &r, (void *[2]){at[3]}, at[4]);
+            made[side] = get(be, at[2], weights, OPERAND);
+            turned[side] = get(be, at[3], weights, REAL);
+            dgain[side] = get(be, at[4], rows, REAL);
+            release_all(be, at, 5);
+            be->layout_free(be, device);
+        }
+        assert_close(&p, "norm_rows", made[0], made[1], weights);
+        if (l->in_block > 1) { /* of one column nothing is left */
+            assert_true(relative_error(turned[0], turned[1], weights) < 1e-4);
+        }
+        assert_true(relative_error(dgain[0], dgain[1], rows) < 1e-5);
+        for (int side = 0; side < 2; side++) free(made[side]), free(turned[side]), free(dgain[side]);
+        free(gain);
+        free(w);
+        free(d);
         layout_free(l);
         close_pair(&p);
     }
@@ -978,6 +1053,7 @@ int main(void) {
         cmocka_unit_test(test_sample_pair),
         cmocka_unit_test(test_nan_is_seen),
         cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_row_sums),
         cmocka_unit_test(test_pool_long),
         cmocka_unit_test(test_adam),
         cmocka_unit_test(test_clipping),
@@ -990,6 +1066,7 @@ int main(void) {
         cmocka_unit_test(test_transpose),
         cmocka_unit_test(test_marks),
         cmocka_unit_test(test_norm_rows),
+        cmocka_unit_test(test_norm_odd_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

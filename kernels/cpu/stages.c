@@ -22,7 +22,7 @@
 enum {
     CHUNKS = 64,
     SUM_ROWS = 16, /* rows that are summed in real before they are added to a double */
-    RUN = 4 /* units that are computed one after the other, of which a stage's are a multiple */
+    RUN = 4 /* units that are computed one after the other, of which those of gates are a multiple */
 };
 
 /* The mean and 1 / deviation of a group of columns, for each gate of a stage at one step. */
@@ -41,14 +41,15 @@ typedef struct view {
     statistics *st; /* [columns / COLUMN_GROUP] */
 } view;
 
-/* The units of one of the CHUNKS parts, in whole runs: first <= unit < last. */
+/* The units of one of the CHUNKS parts, in whole runs but for the last: first <= unit < last. */
 typedef struct part {
     size_t first, last;
 } part;
 
 static inline part part_of(const view *v, int chunk) {
-    const size_t runs = v->units / RUN, i = (size_t)chunk;
-    return (part){runs * i / CHUNKS * RUN, runs * (i + 1) / CHUNKS * RUN};
+    const size_t runs = (v->units + RUN - 1) / RUN, i = (size_t)chunk;
+    const size_t last = runs * (i + 1) / CHUNKS * RUN;
+    return (part){runs * i / CHUNKS * RUN, last < v->units ? last : v->units};
 }
 
 /* The row of `raw` that holds a unit's gate. */
@@ -510,6 +511,7 @@ static inline void forward_unit(backend *be, const cell *c, const view *v, const
 void CPU(gates)(backend *be, const cell *c, int t) {
     FLUSH_DENORMALS(be);
     view v = view_step(be, c, c->stages - 1, t, true);
+    assert(v.units % RUN == 0);
     size_t plane = v.units * v.columns;
     real *before = (real *)c->c + (size_t)t * plane;
     forward_step f = {before, before + plane, (real *)c->h + ((size_t)t + 1) * plane};

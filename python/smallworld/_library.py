@@ -3,6 +3,8 @@
 import ctypes
 import operator
 import os
+import shutil
+import tempfile
 import weakref
 from ctypes import (CFUNCTYPE, POINTER, Structure, byref, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t,
                     c_uint64, c_void_p)
@@ -127,7 +129,7 @@ class Handle:
 
 
 def version():
-    """The library's version, such as "0.1.0"."""
+    """The library's version, such as "0.2.0"."""
     return c.version().decode()
 
 
@@ -156,6 +158,53 @@ def text_bytes(text):
     if not isinstance(text, (bytes, bytearray, memoryview, numpy.ndarray)):
         raise TypeError(f"text: expected str, bytes or an array of uint8, got {type(text).__name__}")
     return bytes(text)
+
+
+def text_list(texts):
+    """Texts as a list of bytes. One text is refused, whose characters would be taken for texts."""
+    if isinstance(texts, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"texts: expected a list of texts, got one {type(texts).__name__}; [text] is a list of it")
+    return [text_bytes(text) for text in texts]
+
+
+def is_missing(label):
+    """Whether a label is none: None, NaN, NaT or pandas' NA."""
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(label, (float, numpy.floating, numpy.datetime64)) and bool(label != label)
+
+
+def label_list(labels, count):
+    """One label for each of `count` texts, in a list; a column, of shape (count, 1), is one too."""
+    if isinstance(labels, (str, bytes)):
+        raise TypeError(f"labels: expected a list of labels, got one {type(labels).__name__}")
+    if not hasattr(labels, "shape"):
+        labels = list(labels)
+    column = numpy.asarray(labels, object)
+    if column.ndim == 2 and column.shape[1] == 1:
+        column = column[:, 0]
+    if column.ndim != 1:
+        raise ValueError(f"labels: expected one for each text, got an array of shape {column.shape}")
+    if len(column) != count:
+        raise ValueError(f"labels: expected {count}, got {len(column)}")
+    return list(column)
+
+
+def label_text(label):
+    """A label as the program reads it: "" where it is missing."""
+    return "" if is_missing(label) else label.decode() if isinstance(label, bytes) else str(label)
+
+
+def _remove(path, process):
+    if os.getpid() == process:  # a forked child's end removes nothing of its parent's
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def folder_of(owner):
+    """A temporary folder that goes with its owner."""
+    path = tempfile.mkdtemp(prefix="smallworld-")
+    weakref.finalize(owner, _remove, path, os.getpid())
+    return path
 
 
 def options(device, precision, threads, streams=0):

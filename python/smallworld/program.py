@@ -8,12 +8,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import weakref
 from pathlib import Path
 
 import numpy
 
-from ._library import Error, near, text_bytes
+from ._library import Error, folder_of, label_list, label_text, near, text_list
 from .models import Model
 
 
@@ -63,10 +62,8 @@ def _run(command, *arguments, quiet=False):
 
 def write_table(path, texts, labels=None):
     """Writes texts, and their labels or None, as a CSV table that the program reads."""
-    texts = [text_bytes(text) for text in texts]
-    labels = [""] * len(texts) if labels is None else ["" if one is None else str(one) for one in labels]
-    if len(texts) != len(labels):
-        raise ValueError(f"labels: expected {len(texts)}, got {len(labels)}")
+    texts = text_list(texts)
+    labels = [""] * len(texts) if labels is None else [label_text(one) for one in label_list(labels, len(texts))]
     quoted = lambda field: b'"' + field.replace(b'"', b'""') + b'"'
     rows = [quoted(label.encode()) + b"," + quoted(text) + b"\n" for label, text in zip(labels, texts)]
     Path(path).write_bytes(b"label,text\n" + b"".join(rows))
@@ -87,7 +84,8 @@ def _setting(name, value):
     if len(found) != 1:
         raise TypeError(f"train: expected the name of a setting, such as lr or model.hidden, got {name!r}"
                         + (f", which may be {' or '.join(found)}" if found else ""))
-    return ["--set", f"{found[0]}={json.dumps(value if not isinstance(value, os.PathLike) else str(value))}"]
+    plain = lambda one: one.tolist() if isinstance(one, (numpy.generic, numpy.ndarray)) else os.fspath(one)
+    return ["--set", f"{found[0]}={json.dumps(value, default=plain)}"]
 
 
 def train(source, out=None, resume=False, overwrite=False, **settings):
@@ -107,18 +105,19 @@ def train(source, out=None, resume=False, overwrite=False, **settings):
 
 
 def classify(train, out, test=None, text=None, model=None, minutes=10, text_column=None, label_column=None,
-             class_weight=None, device=None):
+             class_weight=None, device=None, overwrite=False, verbose=True):
     """Makes a classifier of labelled documents in the folder `out`, as `smallworld classify` does. Returns
     its errors beside those of n-grams and of the commonest class, in per cent (None: not tried), and which
     was saved. The model also learns from `text`, a file without labels; minutes=0 fits n-grams alone.
-    class_weight="balanced" has all classes count alike.
+    class_weight="balanced" has all classes count alike. overwrite: replace a classifier that is there; verbose:
+    progress on standard error.
     Classifier.load(OUT) and `smallworld predict OUT` class more text."""
     given = ["--train", train, "--out", out, "--minutes", minutes]
     for flag, value in (("--test", test), ("--text", text), ("--model", model.path if isinstance(model, Model) else model),
                         ("--text-column", text_column), ("--label-column", label_column), ("--class-weight", class_weight),
                         ("--device", device)):
         given += [flag, value] if value is not None else []
-    return _run("classify", *given, "--json")
+    return _run("classify", *given, *["--overwrite"] * overwrite, "--json", quiet=not verbose)
 
 
 class Classifier:
@@ -138,6 +137,7 @@ class Classifier:
         return f"<smallworld.Classifier: {self.path}, {len(self.classes_)} classes>"
 
     def _said(self, texts):
+        texts = text_list(texts)
         device = ["--device", self.device] if self.device else []
         if len(texts) == 0:
             return []
@@ -160,8 +160,8 @@ class Classifier:
 class _Folder:
     """A temporary folder that goes with the last probe of it, also of copies."""
 
-    def __init__(self, path):
-        weakref.finalize(self, shutil.rmtree, path, ignore_errors=True)
+    def __init__(self):
+        self.path = folder_of(self)
 
     def __deepcopy__(self, memo):
         return self
@@ -183,7 +183,7 @@ class Probe:
     @classmethod
     def fit(cls, model, texts, labels):
         """Fits logistic regression on the features of texts, mean and last, whose labels are integers or
-        names, or None; C and the better features are chosen on a fifth of them."""
+        names, or None or NaN; C and the better features are chosen on a fifth of them."""
         probe, here = cls._in_folder()
         write_table(here / "texts.csv", texts, labels)
         _run("features", model.path, "--data", here / "texts.csv", "--out", here / "x", "--json")
@@ -202,10 +202,10 @@ class Probe:
     @classmethod
     def _in_folder(cls, result=None):
         """A probe in a temporary folder of its own, which goes with it; and the folder."""
-        here = Path(tempfile.mkdtemp(prefix="smallworld-"))
-        probe = cls(str(here / "p.probe.safetensors"), result)
-        probe._folder = _Folder(here)
-        return probe, here
+        folder = _Folder()
+        probe = cls(os.path.join(folder.path, "p.probe.safetensors"), result)
+        probe._folder = folder
+        return probe, Path(folder.path)
 
     @classmethod
     def _of_bytes(cls, content, result):

@@ -9,14 +9,15 @@ classify` makes them.
 """
 
 import os
-import shutil
+import re
 import tempfile
-import weakref
 from pathlib import Path
 
 import numpy
 from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
+from ._library import Error, folder_of, is_missing, label_list, text_list
 from .models import Model
 from .program import Classifier, classify, write_table
 
@@ -50,15 +51,15 @@ class Features(TransformerMixin, _OfTexts):
         return self
 
     def transform(self, texts):
-        return self.model_.features(list(texts), state=self.state, pool=self.pool)
+        check_is_fitted(self, "model_")
+        return self.model_.features(text_list(texts), state=self.state, pool=self.pool)
 
 
 class _Saved:
     """A classifier's folder, which is removed with it, and which is pickled with its files."""
 
     def __init__(self, files=None):
-        self.path = tempfile.mkdtemp(prefix="smallworld-")
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self.path = folder_of(self)
         for name, content in (files or {}).items():
             (Path(self.path) / name).write_bytes(content)
 
@@ -74,26 +75,40 @@ class TextClassifier(ClassifierMixin, _OfTexts):
     """`smallworld classify` as an estimator: n-grams, a model's features, a model tuned on the labels, or
     n-grams joined with one of these, whichever errs least on held-out texts. minutes: for fit, about; 0 fits
     n-grams alone. text: a file of more text of the same kind; model: a checkpoint or run whose features to
-    use. After fit, result_ is what classify says: a fifth of the texts is kept to measure errors on."""
+    use. class_weight: "balanced" has all classes count alike; verbose: progress on standard error. After fit, result_ is what classify says: a fifth of the texts is kept to measure errors on."""
 
-    def __init__(self, minutes=10, text=None, model=None, device=None):
+    def __init__(self, minutes=10, text=None, model=None, device=None, class_weight=None, verbose=True):
         self.minutes, self.text, self.model, self.device = minutes, text, model, device
+        self.class_weight, self.verbose = class_weight, verbose
 
     def fit(self, texts, labels):
-        labels = numpy.asarray(labels)
-        self.classes_ = numpy.unique(labels)
-        if len(self.classes_) < 2:
-            raise ValueError(f"labels: expected two classes or more, got {len(self.classes_)}")
-        self._saved = _Saved()
+        texts = text_list(texts)
+        given = label_list(labels, len(texts))
+        for row, label in enumerate(given):
+            if is_missing(label):
+                raise ValueError(f"labels: expected one for each text, got {label} for text {row}")
+        labels = labels if isinstance(labels, numpy.ndarray) else numpy.asarray(given)
+        classes = numpy.unique(labels)
+        if len(classes) < 2:
+            raise ValueError(f"labels: expected two classes or more, got {len(classes)}")
+        saved = _Saved()
         with tempfile.TemporaryDirectory(prefix="smallworld-") as here:
             table = Path(here) / "texts.csv"
-            write_table(table, texts, [f"class {k}" for k in numpy.searchsorted(self.classes_, labels)])
-            self.result_ = classify(table, self._saved.path, text=self.text, model=self.model, minutes=self.minutes,
-                                    device=self.device)
+            write_table(table, texts, [f"class {k}" for k in numpy.searchsorted(classes, labels.ravel())])
+            try:
+                result = classify(table, saved.path, text=self.text, model=self.model, minutes=self.minutes,
+                                  device=self.device, class_weight=self.class_weight, verbose=self.verbose)
+            except Error as refused:
+                said = re.sub(r"'?class (\d+)'?", lambda found: repr(classes[int(found[1])]), str(refused))
+                raise Error(said.replace(f"{table}: ", "")) from None
+        result["class_names"] = [str(classes[int(name.split()[1])]) for name in result["class_names"]]
+        self.classes_, self._saved, self.result_ = classes, saved, result
         return self
 
     def predict_proba(self, texts):
         """float64 (texts, classes): the probability of each class of classes_."""
+        check_is_fitted(self, "classes_")
+        texts = text_list(texts)
         saved = Classifier(self._saved.path, self.device)
         numbers = [int(name.split()[1]) for name in saved.classes_]
         likely = numpy.zeros((len(texts), len(self.classes_)))
@@ -101,4 +116,5 @@ class TextClassifier(ClassifierMixin, _OfTexts):
         return likely
 
     def predict(self, texts):
-        return self.classes_[self.predict_proba(texts).argmax(1)]
+        likely = self.predict_proba(texts)
+        return self.classes_[likely.argmax(1)]

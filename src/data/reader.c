@@ -73,7 +73,8 @@ static void put_classes(const reader *r, const sequence *s, minibatch *m, int st
         const double place = (double)(position - s->start[i] + 1);
         const double ramp = 2 * place / (double)(s->start[i + 1] - s->start[i] + 1);
         m->classes[at] = r->corpus->classes[s->order[i]];
-        m->weights[at] = (float)(ramp * class_weight(r->corpus->class_weights, m->classes[at]));
+        const double weight = class_weight(r->corpus->class_weights, m->classes[at]);
+        m->weights[at] = m->classes[at] < 0 ? 0 : (float)(ramp * weight);
     }
 }
 

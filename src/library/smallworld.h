@@ -22,7 +22,7 @@ extern "C" {
 
 #define SMALLWORLD_API __attribute__((visibility("default")))
 
-/* "0.1.0" */
+/* "0.2.0" */
 SMALLWORLD_API const char *smallworld_version(void);
 
 /* Returns the reason for this thread's last failure, or "". It is valid until the next failure. */

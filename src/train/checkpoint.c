@@ -299,7 +299,7 @@ const char *checkpoint_checksum(const checkpoint *c) {
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_TENSORS = MODEL_KEPT + 2 /* h and c */, STATE_NUMBERS = 24 };
+enum { STATE_TENSORS = MODEL_KEPT + 2 /* h and c */, STATE_NUMBERS = 25 };
 
 static const char *state_name(int i) {
     return i < MODEL_KEPT ? model_kept_names[i] : i == MODEL_KEPT ? "h" : "c";
@@ -326,6 +326,7 @@ static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE
         {"train_text", &s->train_text, NULL, hash, false, false},
         {"valid_text", &s->valid_text, NULL, hash, false, false},
         {"train_labels", &s->train_labels, NULL, hash, false, true},
+        {"valid_labels", &s->valid_labels, NULL, hash, false, true},
         {"total", &s->total, NULL, most_steps, true, false},
         {"seconds", NULL, &s->seconds, most_seconds, false, false},
         {"elapsed", NULL, &s->elapsed, most_seconds, false, false},

@@ -29,6 +29,7 @@ typedef struct run_state {
     int64_t train_text;   /* corpus_hash of the training text */
     int64_t train_labels; /* labels_hash of the training text, or 0 */
     int64_t valid_text;   /* corpus_hash of the validation text, or 0 */
+    int64_t valid_labels; /* labels_hash of it, or 0 */
     int64_t total;        /* updates that fit into train.minutes, as planned last; INT64_MAX
                               until known */
     double seconds;       /* time spent on updates */

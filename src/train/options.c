@@ -162,7 +162,7 @@ const config_key option_keys[] = {
      "number of updates over which the learning rate rises from 0 to train.lr", 0},
     {"train.beta1", CONFIG_NUMBER, AT(train.beta1), "0.9", 0, 0.999999, NULL,
      "decay of Adam's first moment", 0},
-    {"train.beta2", CONFIG_NUMBER, AT(train.beta2), "0.999", 0, 0.999999, NULL,
+    {"train.beta2", CONFIG_NUMBER, AT(train.beta2), "0.98", 0, 0.999999, NULL,
      "decay of Adam's second moment", 0},
     {"train.epsilon", CONFIG_NUMBER, AT(train.epsilon), "1e-8", 1e-30, 1, NULL,
      "constant that Adam adds to the root of the second moment", 0},

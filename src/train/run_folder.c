@@ -147,8 +147,9 @@ static bool finish_replacing(run_folder *run, error *err) {
 
 /* ----------------------------------------------------------------------------------- checks */
 
-/* Refuses options that differ from config.yaml, unless their keys may change on resuming. */
-static bool check_unchanged(const run_folder *run, const options *o, error *err) {
+/* Options that differ from config.yaml are refused, unless their keys may change on resuming; a
+ * default may have changed since. */
+bool run_folder_keep(run_folder *run, options *o, error *err) {
     char *path = run_folder_file(run, "config.yaml");
     options before;
     options_begin(&before);
@@ -157,13 +158,19 @@ static bool check_unchanged(const run_folder *run, const options *o, error *err)
         const config_key *key = &option_keys[i];
         if (key->flags & CONFIG_RESUMABLE) continue;
         char *old = config_text(&before.config, key), *new = config_text(&o->config, key);
-        if (strcmp(old, new) != 0) {
+        const bool differs = strcmp(old, new) != 0;
+        if (differs && !config_is_set(&o->config, key->path)) {
+            log_line("%s: %s, as the run was begun with", key->path, old);
+            same = config_set(&o->config, key->path, old, path, err);
+        } else if (differs) {
             same = error_set(err, "%s: cannot change on resuming: %s in %s, now %s", key->path, old,
                              path, new);
         }
         free(old);
         free(new);
     }
+    run->steps_before = before.train.steps;
+    run->epochs_before = before.train.epochs;
     options_free(&before);
     free(path);
     return same;
@@ -201,7 +208,7 @@ static bool check_config_file(const run_folder *run, error *err) {
 
 /* A run that was stopped before its first checkpoint begins again, which loses nothing. A folder
  * with models but without a state is refused. */
-static bool check_resumable(run_folder *run, const options *o, error *err) {
+static bool check_resumable(run_folder *run, options *o, error *err) {
     static const char *const models[] = {"last.safetensors", "best.safetensors"};
     run->resumed = folder_has(run->path, "last.state");
     for (int i = 0; i < 2 && !run->resumed; i++) {
@@ -211,7 +218,7 @@ static bool check_resumable(run_folder *run, const options *o, error *err) {
                          "--overwrite starts over",
                          run->path, models[i]);
     }
-    if (folder_has(run->path, "config.yaml")) return check_unchanged(run, o, err);
+    if (folder_has(run->path, "config.yaml")) return run_folder_keep(run, o, err);
     return !run->resumed ||
            error_set(err,
                      "%s/config.yaml: missing, but resuming compares the config with it; "
@@ -237,7 +244,7 @@ static bool check_next(const run_folder *run, error *err) {
                      run->next);
 }
 
-bool run_folder_check(run_folder *run, const options *o, error *err) {
+bool run_folder_check(run_folder *run, options *o, error *err) {
     if (!check_not_next(run, err)) return false;
     if (file_exists(run->path) && !lock_folder(run, err)) return false;
     if (run->start == TRAIN_FRESH) return check_config_file(run, err) && check_no_run(run, err);

@@ -30,6 +30,8 @@ typedef struct run_folder {
     bool prepared; /* this program has made and marked `next` */
     bool resumed;  /* the run continues from last.state */
     bool replaced; /* this program has just replaced an earlier run's files */
+    int64_t steps_before; /* of a resumed run: train.steps and train.epochs as they were */
+    double epochs_before;
 } run_folder;
 
 /* Writes nothing. run_folder_end frees and unlocks what the other functions made. */
@@ -38,7 +40,11 @@ void run_folder_end(run_folder *run);
 
 /* Checks that the run may start or continue here with these options, and sets `resumed` and
  * `place`. Makes no folder, but finishes an interrupted replacement. */
-bool run_folder_check(run_folder *run, const options *o, error *err);
+bool run_folder_check(run_folder *run, options *o, error *err);
+
+/* Of a run that is resumed, gives keys that are not set the values that it was begun with, and
+ * refuses other values of those that may not change. */
+bool run_folder_keep(run_folder *run, options *o, error *err);
 
 /* Makes and locks the folder and writes config.yaml. */
 bool run_folder_prepare(run_folder *run, const options *o, error *err);

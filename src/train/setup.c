@@ -165,12 +165,17 @@ static bool create_model(trainer *tr, error *err) {
     return created && tr->be->finish(tr->be, err) && same_model(tr, err);
 }
 
-/* Opens the state to resume from. It must be of the same text. */
+static int64_t labels_of(const trainer *tr, const corpus *c) {
+    return c && c->classes ? labels_hash(tr->o, c) : 0;
+}
+
+/* Opens the state to resume from. It must be of the same text and labels. */
 static bool open_state(trainer *tr, error *err) {
     const run_state now = {.train_bytes = (int64_t)tr->train->size,
                            .train_text = corpus_hash(tr->train),
-                           .train_labels = tr->train->classes ? labels_hash(tr->o, tr->train) : 0,
+                           .train_labels = labels_of(tr, tr->train),
                            .valid_text = tr->valid ? corpus_hash(tr->valid) : 0,
+                           .valid_labels = labels_of(tr, tr->valid),
                            .total = INT64_MAX,
                            .gradient_norm = NAN,
                            .valid_bpc = NAN,
@@ -182,7 +187,8 @@ static bool open_state(trainer *tr, error *err) {
     *s = now;
     if (!ranks_same(tr->ranks, now.train_text, "the text of data.train", err) ||
         !ranks_same(tr->ranks, now.train_labels, "the labels of data.train", err) ||
-        !ranks_same(tr->ranks, now.valid_text, "the text of data.valid", err)) {
+        !ranks_same(tr->ranks, now.valid_text, "the text of data.valid", err) ||
+        !ranks_same(tr->ranks, now.valid_labels, "the labels of data.valid", err)) {
         return false;
     }
     if (!tr->run.resumed) return true;
@@ -202,7 +208,11 @@ static bool open_state(trainer *tr, error *err) {
     } else if (same && s->valid_text != now.valid_text) {
         same = error_key(err, "data.valid",
                          "cannot change on resuming: %s was validated on another text", path);
+    } else if (same && s->valid_labels != now.valid_labels && s->valid_labels > 0) {
+        same = error_key(err, "data.valid",
+                         "cannot change on resuming: %s was validated with other labels", path);
     }
+    s->valid_labels = now.valid_labels; /* older states lack it */
     tr->records.has_state = same;
     free(path);
     return same;
@@ -220,11 +230,28 @@ static void load_report(trainer *tr) {
     if (tr->run.resumed) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
 }
 
+/* Says that the learning rate jumps where the run is to end at another step than before. */
+static void say_new_rate(const trainer *tr, int64_t total_before) {
+    const int64_t step = tr->state.step;
+    train_options was = tr->o->train;
+    was.steps = tr->run.steps_before;
+    was.epochs = tr->run.epochs_before;
+    const int64_t end = integer_min(total_before, schedule_limit(&was, tr->epoch_updates));
+    const double before = schedule_lr(&was, step - 1, end);
+    const double now = schedule_lr(&tr->o->train, step, tr->end);
+    if (end == tr->end || step >= tr->end || !trainer_leads(tr)) return;
+    if (fabs(now - before) < 0.1 * before) return;
+    log_warning("the learning rate goes on at %.2g, where it was %.2g, since the run ends after %" PRId64
+                " updates in place of %" PRId64,
+                now, before, tr->end, end);
+}
+
 /* Finds where the run and the learning rate's schedule end. The number of steps that fit into
  * train.minutes, as found last, is kept when other limits change on resuming. */
 static void set_end(trainer *tr) {
     const train_options *t = &tr->o->train;
     run_state *s = &tr->state;
+    const int64_t total_before = s->total;
     if (s->minutes != t->minutes) {
         const bool timed = t->minutes > 0 && s->step > 0 && s->seconds > 0;
         const schedule_times each = {.update = s->seconds / (double)s->step};
@@ -234,6 +261,7 @@ static void set_end(trainer *tr) {
     }
     tr->end = integer_min(s->total, schedule_limit(t, tr->epoch_updates));
     if (s->step < tr->end) s->finished = false;
+    if (tr->run.resumed && s->step > 0) say_new_rate(tr, total_before);
 }
 
 void trainer_describe(const trainer *tr) {
@@ -300,7 +328,7 @@ static bool check_folder(trainer *tr, error *err) {
     run->resumed = what[0];
     run->place = what[1] ? run->next : run->path;
     run->replaced = what[2];
-    return true;
+    return trainer_leads(tr) || !run->resumed || run_folder_keep(run, tr->o, err);
 }
 
 /* Refuses a disk that cannot hold what saving needs at most: a state, the one before it, two models
