@@ -10,8 +10,8 @@ set -euo pipefail
 
 packages=(
   gcc g++ libc6-dev cmake ninja-build pkg-config  # to build
-  zlib1g-dev liblzma-dev libyaml-dev libcsv-dev libcjson-dev liblinear-dev  # the program's libraries
-  libcmocka-dev                                   # unit tests
+  zlib1g-dev liblzma-dev libyaml-dev libcsv-dev libcjson-dev  # the program's libraries
+  libcmocka-dev liblinear-dev                     # unit tests
   python3 python3-numpy python3-sklearn python3-networkx  # tests against other programs
   xz-utils                                        # the quickstart's comparison
 )

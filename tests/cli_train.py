@@ -366,7 +366,7 @@ class Train(cli.Case):
         done = subprocess.run(["sh", "-c", command], cwd=self.folder, stderr=subprocess.PIPE)
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"already finished", done.stderr)
-        self.assertTrue(done.stderr.endswith(b"\nsmallworld: cannot write standard output\n"))
+        self.assertTrue(done.stderr.endswith(b"\nsmallworld: cannot write standard output: Bad file descriptor\n"))
 
     def test_control_characters(self):
         """What a terminal would obey is never printed, wherever it was given."""

@@ -169,13 +169,14 @@ class Uses(cli.Case):
                                       "--set", "data.exclude=rows.csv", "--set", "train.steps=1", "--set", "train.batch=1",
                                       *self.cpu, "--out", "excluding", "--overwrite")
             self.assertIn("data: 4 documents excluded", err)
-        # Numbers are integers, and an empty label is none.
+        # A label is as it is written, but 5.0 is 5 where others are so written; an empty one is none.
         self.write("stars.csv", "stars,content\n5.0,fine\n,open\n1.0,poor\n")
         self.write("stars.jsonl", '{"stars": 5.0, "content": "fine"}\n{"content": "open"}\n'
                    '{"stars": 1, "content": "poor"}\n')
-        for name in "stars.csv", "stars.jsonl":
+        for name, labels, names in (("stars.csv", [1, -1, 0], ["1.0", "5.0"]), ("stars.jsonl", [5, -1, 1], None)):
             self.run_program("features", "m.safetensors", "--data", name, "--out", "f", *self.cpu)
-            self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist(), [5, -1, 1])
+            self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist(), labels)
+            self.assertEqual(json.loads(self.read("f.json")).get("names"), names)
         self.write("long.csv", "text,label\n" + "".join(f'"{"word " * 9}{i}",{i % 2}\n' for i in range(9000)))
         self.assertEqual(self.results("features", "m.safetensors", "--data", "long.csv", "--out", "f",
                                       *self.cpu)["documents"], 9000)  # more than one chunk of reading
@@ -441,7 +442,7 @@ class Uses(cli.Case):
                                       stderr=subprocess.PIPE)
                 self.assertEqual(done.returncode, 1, command)
                 self.assertEqual(done.stderr.splitlines()[-1],
-                                 "smallworld: cannot write standard output")
+                                 "smallworld: cannot write standard output: No space left on device")
         self.write("f.npy", "old")
         out, err = self.run_program("features", "m.safetensors", "--data", "valid.tsv", "--out",
                                     "f", *self.cpu, status=1, preexec_fn=limit_files(1000))

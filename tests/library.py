@@ -173,7 +173,7 @@ class Models(unittest.TestCase):
         other.save(FOLDER / "other.probe.safetensors")
         self.assertEqual(sorted(MODEL.predict("the x cat", FOLDER / "other.probe.safetensors")[0]), ["label", "text"])
         numbers = smallworld.Probe.fit(MODEL, texts, [0.0, 1.0] * 12)
-        self.assertEqual(sorted(MODEL.predict("the x cat", numbers)[0]), ["0", "1"])
+        self.assertEqual(sorted(MODEL.predict("the x cat", numbers)[0]), ["0.0", "1.0"])
         for wrong, message in ((["pos\tx", "neg"] * 12, "expected a label without tabs"), (["", "a"] * 12, "label")):
             with self.assertRaisesRegex(smallworld.Error, message):
                 smallworld.Probe.fit(MODEL, texts, wrong)

@@ -436,7 +436,7 @@ class Classifying(Case):
 
     def classify(self, out, *flags, start=(), status=0):
         return self.run_program(*start, PROGRAM, "classify", "--train", "train.tsv", "--test", "test.tsv",
-                                "--out", out, "--device", "cpu", "--minutes", "0.1", "--json", *flags,
+                                "--out", out, "--device", "cpu", "--json", "--overwrite", "--steps", "20", *flags,
                                 status=status)
 
     def test_same_as_one(self):
@@ -466,7 +466,7 @@ class Classifying(Case):
     def test_from_text(self):
         """A model of the text first; no rank has fewer streams than it must."""
         self.rows("train.tsv", 100, 3)
-        done = self.classify("out", "--gpus", "2", "--minutes", "0.15")
+        done = self.classify("out", "--gpus", "2")
         self.assertIn("ranks: 2, each with about 4 of 8 streams", done.stderr)
         self.assertIsNotNone(json.loads(done.stdout)["features_error"])
         said = self.run_program(PROGRAM, "predict", "out", "--text", "test.tsv", "--device", "cpu")
@@ -475,7 +475,7 @@ class Classifying(Case):
     def test_ends(self):
         run, ranks = self.start_until((self.path / "out/run/metrics.jsonl").exists,
                                       [PROGRAM, "classify", "--train", "train.tsv", "--out", "out", "--device", "cpu",
-                                       "--gpus", "2"])
+                                       "--minutes", "9", "--gpus", "2"])
         os.kill(ranks[1], signal.SIGKILL)
         _, told = run.communicate(timeout=30)
         self.assertEqual(run.returncode, 1)

@@ -23,7 +23,7 @@ static void assert_minibatch(const minibatch *m, const uint8_t *whole, size_t si
 }
 
 /* Each input has the class of its document, and a weight that rises with its place in that, also
- * where a stripe begins within it. */
+ * where a stripe begins within it; without a class it weighs nothing. */
 static void test_reader_classes(void **state) {
     (void)state;
     corpus *c = mixed_corpus();
@@ -43,7 +43,7 @@ static void test_reader_classes(void **state) {
         for (size_t k = 0; k < length; k++, at++) {
             class[at] = c->classes[s->order[i]];
             const double ramp = 2.0 * (double)(k + 1) / (double)(length + 1);
-            weight[at] = (float)(ramp * (class[at] < 0 ? 1 : 1 + class[at]));
+            weight[at] = (float)(ramp * (class[at] < 0 ? 0 : 1 + class[at]));
             total += ramp;
         }
     }

@@ -4,7 +4,6 @@
 #include "core/memory.h"
 #include "core/number.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +12,7 @@
 
 #define CLASSIFIER_VERSION "1"
 
-enum { FIXED_ENTRIES = 10 };
+enum { FIXED_ENTRIES = 12 };
 
 bool classifier_write(const classifier *c, const char *folder, error *err) {
     const ngrams *g = &c->ngrams;
@@ -25,6 +24,8 @@ bool classifier_write(const classifier *c, const char *folder, error *err) {
     metadata_add(entries, &count, "checkpoint", c->checkpoint);
     metadata_add(entries, &count, "probe", c->probe);
     metadata_add(entries, &count, "html_entities", c->html_entities ? "true" : "false");
+    metadata_add(entries, &count, "text_column", c->text_column);
+    metadata_add(entries, &count, "label_column", c->label_column);
     metadata_add_number(entries, &count, "share", c->share);
     metadata_add_number(entries, &count, "C", g->cost);
     metadata_add_number(entries, &count, "scale", g->scale);
@@ -44,12 +45,22 @@ static const char *ending_of(const char *kind) {
     return strcmp(kind, "probe") == 0 ? ".probe.safetensors" : ".safetensors";
 }
 
+/* Whether a file has the content of one that is mapped. */
+static bool has_content(const char *path, const file_map *map) {
+    file_map there;
+    error ignored;
+    if (!file_exists(path) || !file_map_open(&there, path, &ignored)) return false;
+    const bool same = there.size == map->size && memcmp(there.bytes, map->bytes, map->size) == 0;
+    file_map_close(&there);
+    return same;
+}
+
 char *classifier_keep(const char *folder, const char *kind, const safetensors *file, error *err) {
     const file_map *map = &file->map;
     char *name = mem_format("%s-%s%s", kind, safetensors_entry(file, "checksum"), ending_of(kind));
     char *path = mem_format("%s/%s", folder, name);
     const bool kept =
-        file_exists(path) || file_write_whole(folder, name, map->bytes, map->size, err);
+        has_content(path, map) || file_write_whole(folder, name, map->bytes, map->size, err);
     free(path);
     if (kept) return name;
     free(name);
@@ -65,17 +76,40 @@ static bool is_kept(const char *name, const char *kind) {
            strcmp(name + begin + 1 + DIGITS, ending_of(kind)) == 0;
 }
 
-void classifier_clean(const classifier *c, const char *folder) {
-    DIR *open = opendir(folder);
-    for (struct dirent *e; open && (e = readdir(open));) {
-        const char *name = e->d_name;
-        if (!is_kept(name, "model") && !is_kept(name, "probe")) continue;
-        if (strcmp(name, c->checkpoint) == 0 || strcmp(name, c->probe) == 0) continue;
+void classifier_clean(const classifier *c, const char *folder, char *const earlier[2],
+                      const char *given) {
+    for (int i = 0; i < 2; i++) {
+        const char *name = earlier[i];
+        if (!name || strcmp(name, c->checkpoint) == 0 || strcmp(name, c->probe) == 0) continue;
+        if (!is_kept(name, i ? "probe" : "model")) continue;
         char *path = mem_format("%s/%s", folder, name);
-        unlink(path);
+        if (!given || !file_is_same(path, given)) unlink(path);
         free(path);
     }
-    if (open) closedir(open);
+}
+
+/* Refuses a part of another classifier under a name of this one's, which has its checksum. */
+static bool check_part(const char *folder, const char *name, const char *kind, error *err) {
+    char *path = mem_format("%s/%s", folder, name);
+    safetensors file;
+    bool opened = safetensors_open(&file, path, err);
+    if (opened) {
+        const char *sum = safetensors_entry(&file, "checksum");
+        if (is_kept(name, kind) && strncmp(name + strlen(kind) + 1, sum, 8) != 0) {
+            opened = error_set(err, "%s: expected the file of this name's checksum, found one of %s",
+                               path, sum);
+        }
+        safetensors_close(&file);
+    }
+    free(path);
+    return opened;
+}
+
+bool classifier_check(const classifier *c, const char *folder, error *err) {
+    if (!*c->checkpoint) return true;
+    const bool tuned = strcmp(c->probe, c->checkpoint) == 0;
+    return check_part(folder, c->checkpoint, "model", err) &&
+           (tuned || check_part(folder, c->probe, "probe", err));
 }
 
 static const char *entry(const classifier *c, const char *key) {
@@ -133,6 +167,8 @@ static bool parse(classifier *c) {
     }
     c->checkpoint = entry(c, "checkpoint");
     c->probe = *entry(c, "probe") ? entry(c, "probe") : "probe.probe.safetensors"; /* before 0.3 */
+    c->text_column = entry(c, "text_column");
+    c->label_column = entry(c, "label_column");
     c->html_entities = strcmp(entry(c, "html_entities"), "true") == 0;
     return number_real(entry(c, "C"), &g->cost) && number_real(entry(c, "scale"), &g->scale) &&
            g->scale > 0 && number_real(entry(c, "share"), &c->share) && c->share >= 0 &&

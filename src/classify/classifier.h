@@ -25,6 +25,7 @@ typedef struct classifier {
     double share; /* of the features in log-probabilities: 0 n-grams alone, 1 they alone */
     const char *checkpoint, *probe; /* relative to the folder */
     bool html_entities;             /* corpus_options of its documents */
+    const char *text_column, *label_column; /* of the tables that it was made of; "": found */
 } classifier;
 
 bool classifier_write(const classifier *c, const char *folder, error *err);
@@ -33,8 +34,13 @@ bool classifier_write(const classifier *c, const char *folder, error *err);
  * probe. Returns that name, which the caller frees, or NULL. */
 char *classifier_keep(const char *folder, const char *kind, const safetensors *file, error *err);
 
-/* Removes such files of earlier classifiers. */
-void classifier_clean(const classifier *c, const char *folder);
+/* Removes those of the classifier that this one replaces, `earlier` [model, probe], unless they are
+ * this one's too, or the file `given`, which may be NULL. */
+void classifier_clean(const classifier *c, const char *folder, char *const earlier[2],
+                      const char *given);
+
+/* Whether the two other files are whole, and those that their names say. */
+bool classifier_check(const classifier *c, const char *folder, error *err);
 
 bool classifier_open(classifier *c, const char *folder, error *err);
 void classifier_close(classifier *c);

@@ -25,14 +25,18 @@ double job_agreed(const job *j, double value) {
 }
 
 double job_left(const job *j) {
-    return j->how->minutes * 60 - (clock_seconds() - j->began);
+    return j->how->steps > 0 ? INFINITY : j->minutes * 60 - (clock_seconds() - j->began);
 }
 
 void job_begin_stage(job *j, const char *what) {
     char time[32];
     log_end();
-    log_line("%d of %d: %s; %s left", ++j->stage, j->stages, what,
-             log_duration(time, fmax(0, job_left(j))));
+    if (j->minutes > 0 && isfinite(job_left(j))) {
+        log_line("%d of %d: %s; %s left", ++j->stage, j->stages, what,
+                 log_duration(time, fmax(0, job_left(j))));
+    } else {
+        log_line("%d of %d: %s", ++j->stage, j->stages, what);
+    }
 }
 
 void job_skip_stage(job *j, const char *what, double needed) {
@@ -79,7 +83,7 @@ static double *apply_ngrams(const ngrams *g, const corpus *c) {
 
 static bool fit_ngrams(job *j, error *err) {
     double *valid, *test, began = clock_seconds();
-    const double seconds = j->how->minutes > 0 ? job_left(j) : INFINITY;
+    const double seconds = j->minutes > 0 ? job_left(j) : INFINITY;
     if (!ngrams_fit(&j->ngrams, j->examples.train.texts, j->examples.train.class,
                     j->examples.classes.count, j->examples.weight, j->examples.is_held, seconds,
                     &valid, err)) {
@@ -125,25 +129,39 @@ static bool open_given(job *j, error *err) {
     return j->is_open;
 }
 
-/* Makes and locks the folder, and marks it. Refuses one with files of others that this would
- * replace. */
+/* Notes what an earlier classifier is made of. A damaged one is made of nothing. */
+static void note_earlier(job *j) {
+    classifier c;
+    error ignored;
+    if (!classifier_open(&c, j->how->out, &ignored)) return;
+    j->earlier[0] = mem_string(c.checkpoint);
+    j->earlier[1] = mem_string(c.probe);
+    classifier_close(&c);
+}
+
+/* Makes and locks the folder, and marks it. Refuses a classifier that is to stay, a run's folder,
+ * and one with files of others that this would replace. */
 static bool take_folder(job *j, error *err) {
-    static const char *const replaced[] = {"index.html", "results.json", "features"};
+    static const char *const replaced[] = {"index.html", "results.json", "features", "last.state",
+                                           "last.safetensors"};
     const char *folder = j->how->out;
     char *mark = mem_format("%s/.classify", folder);
     char *classifier = mem_format("%s/" CLASSIFIER_FILE, folder);
     bool taken = file_make_folder(folder, err);
     if (taken) j->lock = file_lock_folder(folder, err);
     taken = taken && j->lock >= 0;
+    if (taken && file_exists(classifier) && !j->how->overwrite) {
+        taken = error_set(err, "%s: already holds a classifier; --overwrite replaces it", folder);
+    }
     const bool ours = file_exists(mark) || file_exists(classifier);
-    for (int i = 0; i < 3 && taken && !ours; i++) {
+    for (int i = 0; i < 5 && taken && !ours; i++) {
         char *path = mem_format("%s/%s", folder, replaced[i]);
         taken = !file_exists(path) ||
-                error_set(
-                    err, "%s: not made by classify, which would replace it; expected another --out",
-                    path);
+                error_set(err, "%s: not made by classify; expected another --out, or an empty one",
+                          path);
         free(path);
     }
+    if (taken) note_earlier(j);
     taken = taken && file_write_whole(folder, ".classify", "", 0, err);
     free(classifier);
     free(mark);
@@ -165,12 +183,21 @@ static bool try_model_ways(job *j, error *err) {
 }
 
 outcome job_outcome(const job *j) {
-    return (outcome){&j->ways, &j->examples, j->how->out, j->how->balanced};
+    return (outcome){&j->ways,        &j->examples,     j->how->out,      j->how->balanced,
+                     j->ngrams.cost,  j->ngrams.passes, j->text_steps,    j->tuning_steps};
+}
+
+/* The minutes where none are given. On a CPU no model has beaten n-grams in as few. */
+static double usual_minutes(const job *j) {
+    if (!job_has_cpu_alone(j) || j->how->given || j->how->steps > 0) return 10;
+    log_line("n-grams alone, since this is a CPU; --minutes N also tries a model of the text");
+    return 0;
 }
 
 bool job_run(job *j, const job_options *how, error *err) {
-    const bool alone = how->minutes == 0;
     *j = (job){.how = how, .began = clock_seconds(), .lock = -1};
+    j->minutes = how->minutes >= 0 ? how->minutes : usual_minutes(j);
+    const bool alone = j->minutes == 0 && how->steps == 0;
     j->stages = alone ? 1 : how->given ? 3 : 4;
     const bool leads = job_leads(j);
     if (!open_given(j, err) || !read_examples(j, err) || (leads && !take_folder(j, err)) ||
@@ -195,5 +222,7 @@ void job_free(job *j) {
     free(j->checkpoint);
     free(j->model_name);
     free(j->probe_name);
+    free(j->earlier[0]);
+    free(j->earlier[1]);
     if (j->lock >= 0) close(j->lock);
 }

@@ -15,7 +15,9 @@ typedef struct job_options {
     const char *given; /* run or checkpoint whose features to use; NULL: one is trained */
     const char *out;   /* the folder */
     overrides device;  /* its ranks share what a model does */
-    double minutes;    /* that all may take, about; 0: n-grams alone */
+    double minutes;    /* that all may take, about; 0: n-grams alone; negative: by the device */
+    int64_t steps;     /* updates of the model of the text; then no clock decides. 0: minutes do */
+    bool overwrite;    /* an earlier classifier of the folder is replaced */
     bool balanced;     /* classes weigh alike */
 } job_options;
 
@@ -28,13 +30,17 @@ typedef struct job {
     char *checkpoint;           /* the path of the model of the text */
     loaded_model loaded, tuned; /* that model, and the one that learnt the labels */
     bool is_open, is_tuned;
-    double rate; /* bytes of text that training reads in a second; 0: not known */
+    double minutes; /* that all may take */
+    double rate;    /* bytes of text that training reads in a second; 0: not known */
+    double text_seconds, probe_seconds; /* planned */
+    int64_t text_steps, tuning_steps, latest_steps; /* updates that were made */
     ngrams ngrams;
     pthread_t beside; /* fits the n-grams beside the model, while `fitting` */
     bool fitting, fitted;
     error why_not_fitted;
     ways ways;
     char *model_name, *probe_name; /* below the folder, see classifier.h */
+    char *earlier[2];              /* those of the classifier that is replaced, or NULL */
 } job;
 
 /* Does all of it. A job that fails leaves an earlier classifier of the folder as it was. job_free

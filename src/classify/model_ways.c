@@ -12,9 +12,14 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* Shares of the time that is left when they begin. */
+/* Of the time that is left, for a model of the text if more is not needed for what follows; and for
+ * tuning where no rate of training is known. */
 static const double text_share = 0.5, tuning_share = 0.6;
+
+/* A trial of training on a CPU, whose rate makes the plan. */
+static const double trial_seconds = 3;
 
 enum { TUNING_EPOCHS = 3, TUNING_VALIDATIONS = 6 };
 
@@ -77,6 +82,7 @@ static bool train_at(job *j, options *o, place *p, bool ready, error *err) {
         error_set(err, "%s; to train anew, remove %s or name another --out", why.text, p->folder);
     }
     if (done && trained.bytes_per_second > 0) j->rate = trained.bytes_per_second; /* on all ranks */
+    j->latest_steps = trained.steps;
     corpus_free(o->data.given_train);
     corpus_free(o->data.given_valid);
     options_free(o);
@@ -94,37 +100,103 @@ static double features_seconds(const job *j, double rate, int64_t hidden, bool c
     return (rate > 0 ? bytes / (3 * rate) : 0) + (cuda ? 5e-8 : 5e-7) * features;
 }
 
-/* Seconds that a model on a CPU needs at least for something to come of it: half for itself, then
- * those of tuning or of features at a rate that no model and no processor reaches. */
-static double least_seconds(const job *j) {
-    const double rate = 1e5 * omp_get_num_procs();
-    const double tuning = (double)j->examples.train.texts->size / rate / tuning_share;
-    return fmin(tuning, features_seconds(j, rate, 128, false)) / (1 - text_share);
+/* Seconds that tuning takes by one pass over the labels, and asking the tuned model. */
+static double tuning_seconds(const job *j, double passes) {
+    const examples *e = &j->examples;
+    const double train = (double)(e->train.texts->size - e->held.texts->size);
+    const double asked = (double)(e->held.texts->size + e->test.texts->size);
+    return (passes * train + asked / 3) / j->rate;
+}
+
+/* Options of a model of the text, for some seconds or for some updates. */
+static bool text_options(job *j, options *o, double seconds, int64_t steps, error *err) {
+    const example_files *from = &j->how->files;
+    char *files[] = {(char *)(uintptr_t)from->train, (char *)(uintptr_t)from->text};
+    options_begin(o);
+    const bool ready =
+        overrides_apply(&j->how->device, o, err) &&
+        set_number(o, steps > 0 ? "train.steps" : "train.minutes",
+                   steps > 0 ? (double)steps : fmax(seconds, 0.3) / 60, err) &&
+        config_assign(&o->config, "data.valid_fraction=0", err) &&
+        defaults_choose(o, files, from->text ? 2 : 1, j->examples.text->size, err) &&
+        options_check(o, err);
+    if (ready) o->data.given_train = corpus_part(j->examples.text, NULL, false);
+    return ready;
+}
+
+/* Finds the rate of training by a trial, which leaves nothing. */
+static bool try_rate(job *j, error *err) {
+    static const char *const files[] = {"config.yaml", "metrics.jsonl", "last.safetensors", "last.state",
+                                        "best.safetensors"};
+    options o;
+    place p = {mem_format("%s/trial", j->how->out), 0, TRAIN_OVERWRITE};
+    char *folder = mem_string(p.folder);
+    log_line("a trial of %g seconds, for the plan", trial_seconds);
+    const bool ready = text_options(j, &o, trial_seconds, 0, err);
+    const bool done = train_at(j, &o, &p, ready, err);
+    for (int i = 0; i < 5 && job_leads(j); i++) {
+        char *path = mem_format("%s/%s", folder, files[i]);
+        unlink(path);
+        free(path);
+    }
+    if (job_leads(j)) rmdir(folder);
+    free(folder);
+    return done;
+}
+
+/* Plans the seconds of the model of the text: what is left when tuning and the probe have theirs,
+ * at least its share; or what one pass of tuning, or the probe, leaves of it. 0: there is no time
+ * for anything that could use a model. Returns the seconds that lack. */
+static double make_plan(job *j, double hidden) {
+    const double left = job_agreed(j, job_left(j)), least_text = 0.1 * left;
+    const double probe = features_seconds(j, j->rate, (int64_t)hidden, false);
+    const double once = 1.2 * tuning_seconds(j, 1), all = 1.2 * tuning_seconds(j, TUNING_EPOCHS);
+    char text[32], tune[32], fit[32];
+    double use = all + probe;
+    if (use > (1 - text_share) * left) use = fmax((1 - text_share) * left, fmin(once, probe));
+    j->text_seconds = left - use;
+    if (j->text_seconds < least_text) {
+        j->text_seconds = 0;
+        return fmin(once, probe) + least_text - left;
+    }
+    j->probe_seconds = use - once >= probe || once > use ? probe : 0;
+    log_line("plan: a model of the text %s, tuning %s, a probe %s",
+             log_duration(text, j->text_seconds), log_duration(tune, fmax(0, use - j->probe_seconds)),
+             j->probe_seconds > 0 ? log_duration(fit, j->probe_seconds) : "none");
+    return 0;
 }
 
 bool job_train_text(job *j, error *err) {
     static const char what[] = "a model of the text";
-    const example_files *from = &j->how->files;
-    const overrides *device = &j->how->device;
-    char *files[] = {(char *)(uintptr_t)from->train, (char *)(uintptr_t)from->text};
     if (j->is_open) return true;
-    const double least = job_has_cpu_alone(j) ? least_seconds(j) : 0;
-    if (job_agreed(j, least - job_left(j)) > 0) {
-        job_skip_stage(j, what, least);
-        return true;
+    char *folder = mem_format("%s/run", j->how->out), *state = mem_format("%s/last.state", folder);
+    const bool goes_on = job_agreed(j, file_exists(state));
+    free(state);
+    j->text_seconds = text_share * job_left(j);
+    if (job_has_cpu_alone(j) && j->how->steps == 0 && !goes_on) {
+        /* What no processor could do in time needs no trial. */
+        j->rate = 1e5 * omp_get_num_procs();
+        double lacks = job_agreed(j, fmin(tuning_seconds(j, 1), features_seconds(j, j->rate, 128, false)) +
+                                         trial_seconds - job_left(j));
+        if (lacks <= 0 && !try_rate(j, err)) {
+            free(folder);
+            return false;
+        }
+        if (lacks <= 0) lacks = make_plan(j, 256);
+        if (lacks > 0) {
+            job_skip_stage(j, what, fmax(0, job_left(j)) + lacks);
+            free(folder);
+            return true;
+        }
     }
     job_begin_stage(j, what);
-    place p = begin_place(j, mem_format("%s/run", j->how->out), text_share * job_left(j), NULL);
+    place p = begin_place(j, folder, j->text_seconds, NULL);
     j->checkpoint = mem_format("%s/last.safetensors", p.folder);
     options o;
-    options_begin(&o);
-    const bool ready =
-        overrides_apply(device, &o, err) && set_number(&o, "train.minutes", p.minutes, err) &&
-        config_assign(&o.config, "data.valid_fraction=0", err) &&
-        defaults_choose(&o, files, from->text ? 2 : 1, err) && options_check(&o, err);
-    if (ready) o.data.given_train = corpus_part(j->examples.text, NULL, false);
+    const bool ready = text_options(j, &o, 60 * p.minutes, j->how->steps, err);
     if (!train_at(j, &o, &p, ready, err)) return false;
-    j->is_open = loaded_open(&j->loaded, j->checkpoint, device, err);
+    j->text_steps = j->latest_steps;
+    j->is_open = loaded_open(&j->loaded, j->checkpoint, &j->how->device, err);
     return j->is_open;
 }
 
@@ -145,7 +217,7 @@ static bool make_tuned(job *j, double seconds, error *err) {
     const double every = fmax(1, floor(updates * TUNING_EPOCHS / TUNING_VALIDATIONS));
     ready = ready && config_assign_string(&o.config, "train.init", c->file.path, err) &&
             config_assign_string(&o.config, "data.train", j->how->files.train, err) &&
-            set_number(&o, "train.minutes", p.minutes, err) &&
+            (j->how->steps > 0 || set_number(&o, "train.minutes", p.minutes, err)) &&
             set_number(&o, "train.epochs", TUNING_EPOCHS, err) &&
             set_number(&o, "train.valid_every", every, err) &&
             set_number(&o, "train.warmup", 50, err) && set_number(&o, "train.lr", 0.002, err) &&
@@ -158,6 +230,7 @@ static bool make_tuned(job *j, double seconds, error *err) {
     const bool done =
         train_at(j, &o, &p, ready, err) && loaded_open(&j->tuned, path, &j->how->device, err);
     j->is_tuned = done;
+    j->tuning_steps = j->latest_steps;
     free(path);
     return done;
 }
@@ -191,10 +264,13 @@ static bool ask(job *j, const saved_probe *probe, const part *p, predictions *to
 
 bool job_tune(job *j, error *err) {
     static const char what[] = "tuning the model on the labels";
-    const double began = clock_seconds(), seconds = tuning_share * job_agreed(j, job_left(j));
-    const double once = j->rate > 0 ? (double)j->examples.train.texts->size / j->rate : 0;
+    const double began = clock_seconds(), left = job_agreed(j, job_left(j));
+    const double asking = j->rate > 0 ? tuning_seconds(j, 0) : 0;
+    const double once = j->rate > 0 ? tuning_seconds(j, 1) : 0;
+    const bool planned = j->text_seconds > 0 && j->rate > 0;
+    const double seconds = planned ? left - asking - j->probe_seconds : tuning_share * left;
     if (once > seconds || seconds <= 0) {
-        job_skip_stage(j, what, once / tuning_share);
+        job_skip_stage(j, what, once);
         return true;
     }
     job_begin_stage(j, what);

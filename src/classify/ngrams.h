@@ -1,11 +1,11 @@
-/* The honest baseline of text classification: l2 logistic regression on hashed n-grams, fitted by
- * LIBLINEAR (Fan et al., JMLR 2008).
+/* The honest baseline of text classification: linear support vector machines of hashed n-grams, see
+ * svm.h.
  *
  * Features are the words of a document, its pairs of words, and its pieces of two to five bytes.
  * Words are runs of letters, digits, apostrophes and bytes above 127, in lower case. A feature that
- * occurs k times has the value (1 + log k) log(1 + documents / documents that have it) times the
- * largest |log ratio| of how often one class has it and how often all others do (naive Bayes's
- * weights, as values: Wang and Manning, ACL 2012). The values of words, and those of pieces, have
+ * occurs k times has the value (1 + log k) log(1 + documents / documents that have it), of two
+ * classes times the |log ratio| of how often the one and the other have it (naive Bayes's weights,
+ * as values: Wang and Manning, ACL 2012). The values of words, and those of pieces, have
  * length 1/sqrt(2) each. Features of a single document, and what follows a document's first 16 KiB,
  * are left out. */
 #ifndef SMALLWORLD_CLASSIFY_NGRAMS_H
@@ -21,16 +21,17 @@ typedef struct ngrams {
     int functions;
     int64_t count;         /* features */
     const int32_t *bucket; /* [count] their hashes, ascending */
-    const float *idf;      /* [count] idf, times that ratio */
+    const float *idf;      /* [count] idf, of two classes times that ratio */
     const float *weights;  /* [functions][count] */
     const double *intercepts;
     double cost;  /* C */
+    int passes;   /* over the rows, of the last fit */
     double scale; /* of margins: see saved_probe.scale */
 } ngrams;
 
 /* Fits the labelled rows of a corpus: class [rows], -1 for those left out. C is chosen by the
- * errors on the rows of `held`, then fitted on all, in about `seconds`: of three classes or more
- * fewer C are tried to keep them, and without time to fit again the first fit stays.
+ * errors on the rows of `held`, then fitted on all, in about `seconds`: fewer C are tried to keep
+ * them, a fit ends before its optimum, and without time to fit again the first fit stays.
  * `valid_margin` [held rows][functions], which the caller frees, are the margins of the first fit.
  * Refuses documents that have nothing in common. The caller frees the arrays by ngrams_free. weight
  * [classes] is that of a row by its class, in fits and in errors; NULL: 1. */

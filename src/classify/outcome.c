@@ -12,6 +12,17 @@ static double deviation(double error, size_t rows) {
     return sqrt(error * (100 - error) / (double)rows);
 }
 
+/* The error on the documents held out by which the way was chosen, where classes weigh alike if
+ * they are to. */
+static double valid_error(const outcome *o, const way *of) {
+    const part *held = &o->examples->held;
+    double all = 0;
+    for (size_t i = 0; i < held->texts->count; i++) {
+        all += class_weight(o->examples->weight, held->class[i]);
+    }
+    return 100 * predictions_cost(&of->valid, held->class, o->examples->weight) / all;
+}
+
 /* The error of always answering the commonest class of the training documents. */
 static double commonest_error(const outcome *o) {
     const part *train = &o->examples->train, *test = &o->examples->test;
@@ -31,7 +42,7 @@ void outcome_list(const outcome *o, contender list[1 + WAYS]) {
     for (int k = 0; k < WAYS; k++) {
         const way *of = &o->ways->of[k];
         const double error = of->tried ? predictions_error(&of->tested) : NAN;
-        const double valid = of->tried ? predictions_error(&of->valid) : NAN;
+        const double valid = of->tried ? valid_error(o, of) : NAN;
         list[1 + k] = (contender){way_names[k],
                                   error,
                                   deviation(error, rows),
@@ -89,6 +100,10 @@ void outcome_json(const outcome *o, FILE *out) {
     json_object_begin(&j, "seconds");
     for (int i = 1; i < WAYS; i++) json_number(&j, keys[i], list[i].seconds);
     json_object_end(&j);
+    json_number(&j, "C", o->cost);
+    json_integer(&j, "passes", o->passes);
+    json_integer(&j, "text_steps", o->text_steps);
+    json_integer(&j, "tuning_steps", o->tuning_steps);
     json_string(&j, "class_weight", o->balanced ? "balanced" : "none");
     json_string(&j, "chosen", way_names[o->ways->chosen]);
     json_string(&j, "joined", way_names[o->ways->partner]);
@@ -110,7 +125,7 @@ void outcome_text(const outcome *o, FILE *out) {
     contender list[1 + WAYS];
     outcome_list(o, list);
     fprintf(out, "%-28s%12s%16s%20s%10s\n", "classed by", "error, %", "standard error",
-            "validation error, %", "seconds");
+            o->balanced ? "balanced valid., %" : "validation error, %", "seconds");
     for (int i = 0; i < 1 + WAYS; i++) {
         if (isnan(list[i].error)) {
             fprintf(out, "%-28s%12s\n", list[i].name, "not tried");

@@ -45,11 +45,23 @@ static bool save(const job *j, error *err) {
                     .share = ways_saved_share(&j->ways),
                     .checkpoint = j->model_name,
                     .probe = j->probe_name,
+                    .text_column = j->how->text_column ? j->how->text_column : "",
+                    .label_column = j->how->label_column ? j->how->label_column : "",
                     .html_entities = j->loaded.checkpoint.options.data.reading.html_entities};
     for (int k = 0; k < c.classes; k++) c.name[k] = j->examples.classes.name[k];
     if (!classifier_write(&c, j->how->out, err)) return false;
-    classifier_clean(&c, j->how->out);
+    classifier_clean(&c, j->how->out, j->earlier,
+                     j->how->given ? j->loaded.checkpoint.file.path : NULL);
     return true;
+}
+
+/* Opens what was written, as predict will. */
+static bool check(const job *j, error *err) {
+    classifier c;
+    if (!classifier_open(&c, j->how->out, err)) return false;
+    const bool whole = classifier_check(&c, j->how->out, err);
+    classifier_close(&c);
+    return whole;
 }
 
 /* Reads the first mistakes as the probe sees them. */
@@ -145,5 +157,5 @@ static bool write_results(const job *j, error *err) {
 }
 
 bool result_write(job *j, error *err) {
-    return keep_parts(j, err) && save(j, err) && write_results(j, err) && write_page(j, err);
+    return keep_parts(j, err) && save(j, err) && check(j, err) && write_results(j, err) && write_page(j, err);
 }

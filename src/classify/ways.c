@@ -28,7 +28,8 @@ void ways_choose(ways *w, int classes, const double *weight, const int16_t *vali
     cost[BY_NGRAMS] = predictions_cost(&of[BY_NGRAMS].valid, valid_class, weight);
     cost[BY_BOTH] = predictions_cost(&of[BY_BOTH].valid, valid_class, weight);
     for (int k = 1; k < WAYS; k++) {
-        if (of[k].tried && cost[k] < cost[w->chosen]) w->chosen = k;
+        if (!of[k].tried || cost[k] > cost[w->chosen]) continue;
+        if (k == BY_BOTH || cost[k] < cost[w->chosen]) w->chosen = k;
     }
     if (w->chosen == BY_NGRAMS) return;
     w->p_value = predictions_mcnemar(&of[w->chosen].tested, &of[BY_NGRAMS].tested, test_class);

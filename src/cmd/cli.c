@@ -217,9 +217,18 @@ void cli_parse(const struct argp *argp, int argc, char **argv, void *input) {
     exit(STATUS_FAILED);
 }
 
+bool cli_flush(FILE *out, const char *path, error *err) {
+    errno = 0;
+    if (fflush(out) == 0 && !ferror(out)) return true;
+    if (errno == 0) errno = EIO;
+    error_system(err, "write", path ? path : "standard output");
+    if (out == stdout) err->text[0] = '\0'; /* the program's end says what is wrong with it */
+    return false;
+}
+
 int cli_fail(const error *err, const char *command) {
     log_end();
-    fprintf(stderr, "smallworld: %s\n", err->text);
+    if (err->text[0]) fprintf(stderr, "smallworld: %s\n", err->text);
     if (err->status == STATUS_USAGE) {
         fprintf(stderr, "Try 'smallworld %s%s--help' for more information.\n",
                 command ? command : "", command ? " " : "");

@@ -98,6 +98,10 @@ void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
  * command, or of the program if NULL. Returns the status. */
 int cli_fail(const error *err, const char *command);
 
+/* Writes out what a command has computed so far. Fails where nobody takes it any more, as where a
+ * disk is full; of a closed pipe there is nothing to say. `path` NULL: standard output. */
+bool cli_flush(FILE *out, const char *path, error *err);
+
 /* cli_fail for a process that may be one of several ranks: rank 0 says what is wrong, another one
  * what rank 0 does not have. */
 int cli_fail_rank(ranks *r, const error *err, const char *command);

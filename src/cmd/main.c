@@ -6,6 +6,7 @@
 #include "core/overwrite.h"
 #include "core/stop.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -148,11 +149,14 @@ static bool is_unread(int file) {
 /* Closes standard output. The program also ends here after argp has printed help. If its reader has
  * left, as `head` does, it ends by SIGPIPE without a word, like other filters. */
 static void close_output(void) {
-    const bool failed = ferror(stdout) != 0, unread = is_unread(STDOUT_FILENO);
+    errno = 0;
+    const bool failed = fflush(stdout) != 0 || ferror(stdout), unread = is_unread(STDOUT_FILENO);
+    const int why = errno;
     if (fclose(stdout) == 0 && !failed) return;
     log_end();
     if (unread) on_signal(SIGPIPE);
-    fprintf(stderr, "smallworld: cannot write standard output\n");
+    fprintf(stderr, "smallworld: cannot write standard output%s%s\n", why ? ": " : "",
+            why ? strerror(why) : "");
     file_remove_temporaries();
     _exit(STATUS_FAILED);
 }

@@ -61,6 +61,7 @@ typedef struct predictor {
     const char *const *name; /* [classes] */
     feature_options how;
     FILE *out;
+    const char *path; /* of `out`; NULL: standard output */
     int64_t documents; /* before this part */
     size_t labelled, wrong;
     size_t strange; /* of these with a label that is none of the classes */
@@ -143,10 +144,10 @@ static bool take_part(void *argument, corpus *c, error *err) {
     predictor *p = argument;
     p->probability = mem_alloc(c->count * (size_t)p->classes, sizeof *p->probability);
     p->class = mem_alloc(c->count, sizeof *p->class);
-    const bool done = !p->m || features_each(p->m, c, &p->how, take_row, p, err);
+    bool done = !p->m || features_each(p->m, c, &p->how, take_row, p, err);
     for (size_t i = 0; done && p->ngrams && i < c->count; i++) join_ngrams(p, c, i);
     for (size_t i = 0; done && i < c->count; i++) write_line(p, c, i);
-    fflush(p->out);
+    done = done && cli_flush(p->out, p->path, err);
     p->documents += (int64_t)c->count;
     free(p->class);
     free(p->probability);
@@ -159,6 +160,7 @@ static bool run(const arguments *a, const corpus_options *reading, predictor *p,
     file_writer writer;
     p->top = a->top;
     p->out = stdout;
+    p->path = a->out;
     if (a->out && !file_begin(&writer, a->out, err)) return false;
     if (a->out) p->out = writer.stream;
     bool done = texts_each(d->text, d->whole, reading, take_part, p, err);
@@ -184,6 +186,12 @@ static bool has_classes(const char *text) {
     return strcmp(text, "-") != 0 && file_is_folder(text);
 }
 
+static bool same_classes(const saved_probe *probe, const predictor *p) {
+    bool same = probe->classes == p->classes;
+    for (int k = 0; same && k < p->classes; k++) same = strcmp(probe->name[k], p->name[k]) == 0;
+    return same;
+}
+
 /* Predicts by a probe, and by n-grams too where `p` has them. */
 static bool predict_features(const arguments *a, const char *checkpoint_path, const char *path,
                              predictor *p, error *err) {
@@ -191,13 +199,14 @@ static bool predict_features(const arguments *a, const char *checkpoint_path, co
     loaded_model loaded;
     bool opened = saved_open(&probe, path, err), done = false;
     p->probe = &probe;
-    if (opened && p->joined && probe.classes != p->classes) {
-        error_set(err, "%s: %d classes, but " CLASSIFIER_FILE " beside it has %d", path,
-                  probe.classes, p->classes);
+    if (opened && p->joined && !same_classes(&probe, p)) {
+        error_set(err, "%s: other classes than " CLASSIFIER_FILE " beside it has", path);
     } else if (opened && choose_features(a, &probe, &p->how, err) &&
                loaded_load(&loaded, checkpoint_path, &a->model, 0, FEATURES_STEPS, err)) {
         const checkpoint *c = &loaded.checkpoint;
         corpus_options reading = cli_reading(&a->documents.columns, &c->options);
+        if (p->joined) reading.usual_text = p->joined->text_column;
+        if (p->joined) reading.usual_label = p->joined->label_column;
         reading.class_folders = p->joined != NULL && has_classes(a->documents.text);
         p->m = loaded.m;
         p->classes = probe.classes;
@@ -220,12 +229,16 @@ static bool predict_joined(const arguments *a, error *err) {
     char *probe_path = mem_format("%s/%s", folder, c.probe);
     const corpus_options reading = {.html_entities = c.html_entities,
                                     .class_folders = has_classes(a->documents.text),
+                                    .usual_text = c.text_column,
+                                    .usual_label = c.label_column,
                                     .text_column = a->documents.columns.text,
                                     .label_column = a->documents.columns.label};
     ngram_reader *reader = ngram_reader_create(&c.ngrams);
     predictor p = {.joined = &c, .ngrams = reader, .classes = c.classes, .name = c.name};
-    const bool done = c.share > 0 ? predict_features(a, checkpoint_path, probe_path, &p, err)
-                                  : run(a, &reading, &p, err);
+    const bool done =
+        c.share == 0 ? run(a, &reading, &p, err)
+                     : classifier_check(&c, folder, err) &&
+                           predict_features(a, checkpoint_path, probe_path, &p, err);
     ngram_reader_free(reader);
     free(probe_path);
     free(checkpoint_path);

@@ -109,9 +109,9 @@ static bool read_probe(const arguments *a, material *m, const checkpoint *c, err
     static const origin unknown = {0};
     const char *checksum = checkpoint_checksum(c);
     cli_features chosen;
-    char *path = a->probe                   ? cli_probe_path(a->probe)
-                 : c->options.classes.count ? mem_string(c->file.path)
-                                            : NULL;
+    /* Features are of the cell unless --state said otherwise, the class head reads h. */
+    const bool by_head = c->options.classes.count && !a->labelled;
+    char *path = a->probe ? cli_probe_path(a->probe) : by_head ? mem_string(c->file.path) : NULL;
     m->has_probe = path && saved_open(&m->probe, path, err);
     bool read = (m->has_probe || !path) &&
                 cli_choose_features(&a->features, path ? &m->probe.origin : &unknown, &chosen, err);

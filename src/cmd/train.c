@@ -190,7 +190,7 @@ static bool load(options *o, const arguments *a, error *err) {
         if (!config_assign(&o->config, a->assignments.items[i], err)) return false;
     }
     return overrides_apply(&a->model, o, err) &&
-           defaults_choose(o, a->data.items, a->data.count, err) && options_check(o, err);
+           defaults_choose(o, a->data.items, a->data.count, 0, err) && options_check(o, err);
 }
 
 static int run(arguments *a, const char *folder) {

@@ -427,6 +427,12 @@ bool file_check_space(const char *folder, double bytes, const char *what, const 
                      log_bytes(needed, bytes), log_bytes(there, room), way_out);
 }
 
+bool file_is_same(const char *path, const char *other) {
+    struct stat one, two;
+    return stat(path, &one) == 0 && stat(other, &two) == 0 && one.st_dev == two.st_dev &&
+           one.st_ino == two.st_ino;
+}
+
 bool file_is_folder(const char *path) {
     struct stat status;
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);

@@ -68,6 +68,9 @@ bool file_flush_folder(const char *path, error *err);
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 
+/* Whether two paths name the same file. */
+bool file_is_same(const char *path, const char *other);
+
 /* Refuses to put so many bytes of `what` into a folder whose disk has fewer left; the error ends
  * with `way_out`. Where that cannot be known, writing will tell. */
 bool file_check_space(const char *folder, double bytes, const char *what, const char *way_out,

@@ -22,10 +22,20 @@ static void put_byte(FILE *out, uint8_t byte) {
     }
 }
 
+/* Writes text, with what is no UTF-8 in it, as a file's name may have, as U+FFFD. */
+static void quote_bytes(FILE *out, const uint8_t *bytes, size_t count) {
+    fputc('"', out);
+    for (size_t i = 0, length; i < count; i += length) {
+        length = utf8_length(bytes + i, count - i);
+        if (length == 0) fputs("\\ufffd", out);
+        for (size_t k = 0; k < length; k++) put_byte(out, bytes[i + k]);
+        if (length == 0) length = 1;
+    }
+    fputc('"', out);
+}
+
 static void quote(FILE *out, const char *text) {
-    fputc('"', out);
-    for (; *text; text++) put_byte(out, (uint8_t)*text);
-    fputc('"', out);
+    quote_bytes(out, (const uint8_t *)text, strlen(text));
 }
 
 static void member(json_writer *w, const char *key) {
@@ -68,17 +78,9 @@ void json_string(json_writer *w, const char *key, const char *value) {
     quote(w->out, value);
 }
 
-/* Writes each byte as one code point. */
 void json_text(json_writer *w, const char *key, const uint8_t *bytes, size_t count) {
     member(w, key);
-    fputc('"', w->out);
-    for (size_t i = 0, length; i < count; i += length) {
-        length = utf8_length(bytes + i, count - i);
-        if (length == 0) fputs("\\ufffd", w->out);
-        for (size_t k = 0; k < length; k++) put_byte(w->out, bytes[i + k]);
-        if (length == 0) length = 1;
-    }
-    fputc('"', w->out);
+    quote_bytes(w->out, bytes, count);
 }
 
 void json_base64(json_writer *w, const char *key, const uint8_t *bytes, size_t count) {

@@ -41,7 +41,8 @@ enum {
     PHILOX_TEST = 8,
     PHILOX_PROBE = 9,  /* (draw low, draw high, 0) */
     PHILOX_PRUNE = 10, /* (draw low, draw high, step), detail: stage */
-    PHILOX_INPUT = 11  /* (time step, stream / 4, update) */
+    PHILOX_INPUT = 11, /* (time step, stream / 4, update) */
+    PHILOX_SVM = 12    /* (draw low, draw high, pass) */
 };
 
 #define PHILOX_PURPOSE(purpose, detail) (((uint32_t)(purpose) << 24) | (uint32_t)(detail))

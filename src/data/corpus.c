@@ -206,8 +206,26 @@ static char *class_of(const char *path) {
     return name;
 }
 
+/* Refuses a file that lies two folders deep in the one with the folders of classes, below train or
+ * test if these are on top: either of the two could be its class. */
+static bool check_depth(const reading *r, const char *path, error *err) {
+    const size_t root = r->root ? strlen(r->root) : 0;
+    if (!r->root || strncmp(path, r->root, root) != 0) return true;
+    const char *top = path + root;
+    while (*top == '/') top++;
+    if (strncmp(top, "train/", 6) == 0 || strncmp(top, "test/", 5) == 0) top = strchr(top, '/') + 1;
+    const char *next = strchr(top, '/'), *last = strrchr(top, '/');
+    if (!next || next == last) return true;
+    char *class = class_of(path);
+    error_set(err, "%s: in folders of folders: its class could be '%.*s' or '%s'; expected one "
+              "folder for each class, with its files", path, (int)(next - top), top, class);
+    free(class);
+    return false;
+}
+
 /* Reads a whole file as one document, whose class its folder names. */
 static bool read_classed(reading *r, source *s, const char *path, error *err) {
+    if (!check_depth(r, path, err)) return false;
     char *class = class_of(path);
     if (strchr(class, '\t')) {
         free(class);

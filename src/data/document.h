@@ -18,6 +18,7 @@ typedef struct corpus_options {
                            is read, and raw files are raw. 0: all */
     const char *cache;  /* folder of the spool; NULL or "": see file_scratch_folder */
     const char *text_column, *label_column; /* of tables; NULL or "": found by usual names */
+    const char *usual_text, *usual_label;   /* names that come before these, or NULL */
 } corpus_options;
 
 /* The labels of a corpus, each a text. Zeroed at first; labels_free frees them. */

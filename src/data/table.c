@@ -35,11 +35,16 @@ static bool is_named(const char *column) {
     return column && *column;
 }
 
-/* The same, where a column may have been named. */
-static int rank_column(const char *named, const char *const names[NAMES], const void *name,
-                       size_t length) {
-    if (!is_named(named)) return rank_of(names, name, length);
-    return strlen(named) == length && strncasecmp(name, named, length) == 0 ? 0 : NAMES;
+static bool is_name_of(const char *column, const void *name, size_t length) {
+    return is_named(column) && strlen(column) == length && strncasecmp(name, column, length) == 0;
+}
+
+/* The same of a column of texts, or of labels, which may have been named. */
+static int rank_column(const corpus_options *o, bool label, const void *name, size_t length) {
+    const char *named = label ? o->label_column : o->text_column;
+    if (is_named(named)) return is_name_of(named, name, length) ? 0 : NAMES;
+    if (is_name_of(label ? o->usual_label : o->usual_text, name, length)) return -1;
+    return rank_of(label ? label_names : text_names, name, length);
 }
 
 /* Whether a field may be a column's name, and no label nor text: without blanks, and no number. */
@@ -66,8 +71,8 @@ static bool is_header_of(const uint8_t *line, size_t length, char separator,
         if (!tab) tab = end;
         size_t size = (size_t)(tab - field);
         if (size >= 2 && field[0] == '"' && tab[-1] == '"') field++, size -= 2;
-        const bool has_text = rank_column(text, text_names, field, size) < NAMES;
-        const bool has_label = rank_column(label, label_names, field, size) < NAMES;
+        const bool has_text = rank_column(options, false, field, size) < NAMES;
+        const bool has_label = rank_column(options, true, field, size) < NAMES;
         names = names && may_be_name(field, size);
         known = known || has_text || has_label;
         found = found || (is_named(text) && has_text) || (is_named(label) && has_label);
@@ -79,14 +84,13 @@ static bool is_header(const uint8_t *line, size_t length, const corpus_options *
     return is_header_of(line, length, '\t', options);
 }
 
-static const cJSON *find_member(const cJSON *object, const char *named,
-                                const char *const names[NAMES]);
+static const cJSON *find_member(const cJSON *object, const corpus_options *o, bool label);
 
 /* Whether a .json's first line is an object with a text, which may be null, or with members that
  * may have the one that is named to us. */
 static bool is_object(const uint8_t *line, size_t length, const corpus_options *options) {
     cJSON *object = cJSON_ParseWithLength((const char *)line, length);
-    const cJSON *text = find_member(object, options->text_column, text_names);
+    const cJSON *text = find_member(object, options, false);
     const bool found = cJSON_IsObject(object) && (is_named(options->text_column) ||
                                                   cJSON_IsString(text) || cJSON_IsNull(text));
     cJSON_Delete(object);
@@ -217,8 +221,8 @@ static void finish_row(table *t) {
 /* -------------------------------------------------------------------------------------- CSV */
 
 static void name_column(table *t, const void *name, size_t length) {
-    const int label = rank_column(t->options->label_column, label_names, name, length);
-    const int text = rank_column(t->options->text_column, text_names, name, length);
+    const int label = rank_column(t->options, true, name, length);
+    const int text = rank_column(t->options, false, name, length);
     const size_t before = t->names.size;
     if (label < t->label_rank) t->label_rank = label, t->label_column = t->column;
     if (text < t->text_rank) t->text_rank = text, t->text_column = t->column;
@@ -493,12 +497,11 @@ static bool read_csv(table *t, error *err) {
 /* ------------------------------------------------------------------------------------- JSON */
 
 /* The member of this name, or else of the likeliest one, or NULL. */
-static const cJSON *find_member(const cJSON *object, const char *named,
-                                const char *const names[NAMES]) {
+static const cJSON *find_member(const cJSON *object, const corpus_options *o, bool label) {
     const cJSON *found = NULL, *member;
     int rank = NAMES;
     cJSON_ArrayForEach(member, object) {
-        const int its = rank_column(named, names, member->string, strlen(member->string));
+        const int its = rank_column(o, label, member->string, strlen(member->string));
         if (its < rank) rank = its, found = member;
     }
     return found;
@@ -575,8 +578,8 @@ static void take_object(table *t, const cJSON *object, const uint8_t *line, size
         return;
     }
     const corpus_options *o = t->options;
-    const cJSON *text = find_member(object, o->text_column, text_names);
-    const cJSON *label = find_member(object, o->label_column, label_names);
+    const cJSON *text = find_member(object, o, false);
+    const cJSON *label = find_member(object, o, true);
     char what[128];
     if (!text || cJSON_IsNull(text)) {
         if (t->skipped++ == 0) t->first_skipped = t->row;

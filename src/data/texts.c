@@ -1,9 +1,11 @@
 #include "data/texts.h"
 
 #include "core/file.h"
+#include "core/memory.h"
 #include "data/paths.h"
 #include "data/table.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Whether each line is a document. */
@@ -17,11 +19,27 @@ static corpus *read_all(const char *path, const corpus_options *options, error *
     return corpus_read(&name, 1, options, err);
 }
 
+/* Hands the documents on, some thousand at a time. */
+static bool take_all(corpus *c, texts_take *take, void *data, error *err) {
+    enum { PART = 4096 };
+    if (c->count <= PART) return take(data, c, err);
+    bool *chosen = mem_alloc(c->count, sizeof *chosen), taken = true;
+    for (size_t first = 0; taken && first < c->count; first += PART) {
+        const size_t count = c->count - first < PART ? c->count - first : PART;
+        memset(chosen, 0, c->count);
+        memset(chosen + first, true, count);
+        taken = take(data, corpus_part(c, chosen, true), err);
+    }
+    free(chosen);
+    corpus_free(c);
+    return taken;
+}
+
 bool texts_each(const char *path, bool whole, const corpus_options *options, texts_take *take,
                 void *data, error *err) {
     if (!is_lines(path, whole, options)) {
         corpus *c = read_all(path, options, err);
-        return c && take(data, c, err);
+        return c && take_all(c, take, data, err);
     }
     corpus_lines *l = corpus_lines_open(path, options, err);
     bool read = l != NULL;

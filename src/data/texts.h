@@ -12,7 +12,7 @@
 corpus *texts_read(const char *path, bool whole, const corpus_options *options, error *err);
 
 /* The same in parts, of which `take` becomes the owner: of lines from a pipe, those that have come;
- * of anything else the whole. Ends when `take` fails. */
+ * of anything else some thousand documents. Ends when `take` fails. */
 typedef bool texts_take(void *data, corpus *part, error *err);
 bool texts_each(const char *path, bool whole, const corpus_options *options, texts_take *take,
                 void *data, error *err);

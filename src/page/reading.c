@@ -252,6 +252,16 @@ static void take_memory(reader_state *s) {
     }
 }
 
+static bool check_finite(const reader_state *s, error *err) {
+    for (size_t i = 0; i < s->c->count; i++) {
+        for (uint64_t k = 1; k < s->c->documents[i].length; k++) {
+            if (isfinite(s->r->surprise[s->start[i] + k])) continue;
+            return error_set(err, "the model's outputs are not finite: its weights are too large");
+        }
+    }
+    return true;
+}
+
 bool reading_run(model *m, const corpus *c, const reading_options *how, reading *r, error *err) {
     backend *be = m->be;
     reader_state s = {.m = m, .c = c, .how = how, .r = r};
@@ -269,7 +279,7 @@ bool reading_run(model *m, const corpus *c, const reading_options *how, reading 
     } else {
         done = choose_units(&s, err);
     }
-    done = done && run_pass(&s, err);
+    done = done && run_pass(&s, err) && check_finite(&s, err);
     if (done && r->margin) hold_by_word(&s);
     be->recording_free(be, s.step);
     free(s.pooled);

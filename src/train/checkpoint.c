@@ -1,6 +1,7 @@
 #include "train/checkpoint.h"
 
 #include "core/json.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/number.h"
 
@@ -251,6 +252,10 @@ bool checkpoint_load_weights(const checkpoint *c, model *m, const class_names *c
     const parameter_table *table = &m->parameters;
     const bool same_classes = are_same(classes, &c->options.classes);
     if (!check_names(c, table, err)) return false;
+    if (!same_classes && c->options.classes.count > 0) {
+        log_warning("%s: its class head, of %d classes, is left out, as the classes here are %s",
+                    c->file.path, c->options.classes.count, classes->count ? "others" : "none");
+    }
     float *values = mem_alloc(table->total, sizeof *values);
     bool loaded = true;
     for (int i = 0; i < table->count && loaded; i++) {

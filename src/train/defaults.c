@@ -54,17 +54,18 @@ typedef struct text_size {
     bool known;
 } text_size;
 
-/* gzip and xz make text about three times smaller. Standard input, whose size is not known until it
- * is read, is taken for one megabyte. */
+/* gzip and xz make text about three times smaller. A pipe, whose size is not known until it is
+ * read, is taken for one megabyte. */
 static bool add_size(void *data, const char *path, error *err) {
     text_size *sum = data;
     struct stat status;
-    if (strcmp(path, "-") == 0) {
+    const bool input = strcmp(path, "-") == 0;
+    if (!input && stat(path, &status) != 0) return error_system(err, "open", path);
+    if (input || !S_ISREG(status.st_mode)) {
         sum->megabytes += 1;
         sum->known = false;
         return true;
     }
-    if (stat(path, &status) != 0) return error_system(err, "open", path);
     const bool packed = file_ends_in(path, ".gz") || file_ends_in(path, ".xz");
     const double size = (double)status.st_size / 1e6;
     sum->megabytes += packed ? 3 * size : size;
@@ -122,7 +123,7 @@ static bool is_settled(const options *o, const char *key) {
         {"train.epochs", "train.steps"},      {"train.epochs", "train.minutes"},
         {"train.minutes", "train.steps"},     {"train.minutes", "train.epochs"},
         {"model.density", "model.degree"},    {"model.density", "model.graph_file"},
-        {"model.hidden", "model.parameters"},
+        {"model.hidden", "model.parameters"}, {"model.density", "model.hubs"},
     };
     if (config_is_set(&o->config, key)) return true;
     if (strcmp(key, "model.density") == 0 && o->model.graph == GRAPH_DENSE) return true;
@@ -134,10 +135,11 @@ static bool is_settled(const options *o, const char *key) {
     return false;
 }
 
-bool defaults_choose(options *o, char *const *files, int count, error *err) {
+bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, error *err) {
     text_size all = {0, true};
     if (!paths_each(files, count, add_size, &all, err) || !set_files(o, files, count, err))
         return false;
+    if (bytes > 0) all = (text_size){(double)bytes / 1e6, true};
     const double megabytes = all.megabytes;
     backend *be = options_backend(&o->run, err);
     if (!be) return false;

@@ -7,7 +7,7 @@
 
 /* Sets data.train to `files`, sets every key of the chosen config that is not yet set, and prints
  * the choice on stderr. `o` already holds assignments and flags. The caller calls options_check
- * afterwards. */
-bool defaults_choose(options *o, char *const *files, int count, error *err);
+ * afterwards. `bytes` of text; 0: by the files' sizes, of which a pipe's is not known. */
+bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, error *err);
 
 #endif

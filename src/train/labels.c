@@ -35,6 +35,13 @@ bool labels_find(options *o, corpus *train, corpus *valid, bool is_share, error 
     if (o->train.class_weight == CLASS_WEIGHT_BALANCED) {
         double weight[MOST_CLASSES];
         classes_balance(train->classes, train->count, o->classes.count, weight);
+        for (int k = 0; k < o->classes.count; k++) {
+            if (weight[k] > 0) continue;
+            return error_key(err, "train.class_weight",
+                             "balanced has no meaning for class '%s', all documents of which are "
+                             "held out",
+                             o->classes.name[k]);
+        }
         give_weights(train, weight, (size_t)o->classes.count);
         if (valid) give_weights(valid, weight, (size_t)o->classes.count);
     }
