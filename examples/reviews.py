@@ -24,7 +24,8 @@ folder = Path(sys.argv[2] if len(sys.argv) > 2 else "reviews")
 # %% A classifier, beside n-grams and the commonest class. It trains a model on the text first.
 errors = smallworld.classify(table, folder, minutes=0.5)
 for way in "commonest", "ngram", "features", "both":
-    print(f"{way:10} {errors[f'{way}_error']:6.2f} %")
+    error = errors[f"{way}_error"]
+    print(f"{way:10}", "not tried" if error is None else f"{error:6.2f} %")
 
 # %% Its model: bits for each byte, and features, for scikit-learn or anything else.
 model = smallworld.Model.load(folder / "run" / "last.safetensors")

@@ -59,7 +59,7 @@ def packages():
     seen = set()
     for path in sorted(lists.glob("*Packages*")):
         for one in stanzas(read(path)):
-            text = " ".join(long.get(one.get("Package"), "").split())
+            text = " ".join(long.get(one.get("Package"), "").split())[:300]
             if text and text not in seen:
                 seen.add(text)
                 yield one.get("Section", ""), one.get("Maintainer", "").partition(" <")[0], text

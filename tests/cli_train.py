@@ -6,6 +6,7 @@
 import gzip
 import json
 import lzma
+import math
 import os
 import re
 import signal
@@ -58,6 +59,57 @@ class Train(cli.Case):
         again = self.results("train", "run/config.yaml", "--out", "again")
         self.assertEqual(again["steps"], 2)
         self.assert_same_run("run", "again")
+
+    def test_resumed_keeps_its_own(self):
+        """A default that has changed since does not reach a run that was begun before; a rate that jumps is said."""
+        begun = ["train", "config.yaml", "--out", "run", "--set", "train.warmup=1"]
+        self.run_program(*begun, "--set", "train.beta2=0.9", "--set", "train.steps=4")
+        _, err = self.run_program(*begun, "--set", "train.steps=40", "--resume")
+        self.assertIn("train.beta2: 0.9, as the run was begun with\n", err)
+        self.assertRegex(err, "warning: the learning rate goes on at .*, where it was .*, since the run ends after 40 updates "
+                         "in place of 4\n")
+        self.assertIn("  beta2: 0.9\n", self.read("run/config.yaml").decode())
+        self.refused("train.beta2: cannot change on resuming: 0.9 in run/config.yaml, now 0.8", *begun, "--set",
+                     "train.steps=60", "--set", "train.beta2=0.8", "--resume")
+
+    def test_labels(self):
+        """The labels' loss is a mean over what has a label, and null where nothing has; the labels that are
+        validated on may not change."""
+        labels = lambda share: "".join(f"{i // share % 2 if i % share == 0 else -1}\ta text {i} of some words\n" for i in range(300))
+        self.write("valid.tsv", "0\tone text\n1\tanother text\n" * 9)
+        command = ["train", "config.yaml", "--set", "data.train=tenth.tsv", "--set", "train.label_weight=1", "--set",
+                   "train.log_every=1", "--set", "train.lr=1e-9", "--set", "train.steps=40"]
+        self.write("tenth.tsv", labels(10))
+        self.run_program(*command, "--out", "run")
+        lines = [json.loads(line) for line in self.read("run/metrics.jsonl").splitlines()]
+        found = [line["label_loss"] for line in lines if line["label_loss"] is not None]
+        self.assertLess(len(found), len(lines))
+        for loss in found:
+            self.assertAlmostEqual(loss, math.log(2), places=5)
+        self.write("valid.tsv", "1\tone text\n0\tanother text\n" * 9)
+        self.refused("data.valid: cannot change on resuming: run/last.state was validated with other labels", *command,
+                     "--out", "run", "--resume")
+        self.write("train.tsv", "a\tone text\nb\tanother text\n" * 99)
+        _, err = self.run_program("train", "config.yaml", "--set", "train.init=run/last.safetensors", "--out", "bare")
+        self.assertIn("its class head, of 2 classes, is left out, as the classes here are none", err)
+
+    def test_balanced_without_a_class(self):
+        """A class all of which is held out has no weight to balance."""
+        self.write("few.tsv", "".join(f"{i % 2}\ttext number {i} of many words\n" for i in range(400)))
+        self.write("held.tsv", "0\tone\n1\ttwo\n2\tthree\n" * 9)
+        self.refused("no document of data.train has its label '2'", "train", "config.yaml", "--set", "data.train=few.tsv",
+                     "--set", "data.valid=held.tsv", "--set", "train.label_weight=1")
+        for text in range(60):  # until the hash of one holds it out
+            self.write("rare.tsv", self.read("few.tsv") + f"rare\tthe only one of its kind, {text}\n".encode())
+            status, err = 0, ""
+            process = self.start("train", "config.yaml", "--set", "data.train=rare.tsv", "--set", "data.valid=null",
+                                 "--set", "train.label_weight=1", "--set", "train.class_weight=balanced", "--set",
+                                 "train.steps=1", "--out", "rare", "--overwrite")
+            _, err = process.communicate(timeout=60)
+            if process.returncode:
+                break
+        self.assertIn("train.class_weight: balanced has no meaning for class 'rare', all documents of which are held out", err)
+        self.assertFalse((self.folder / "rare/last.state").exists() and text == 0)
 
     def test_config_from_a_pipe(self):
         readable, writable = os.pipe()

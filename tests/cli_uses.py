@@ -14,6 +14,7 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 import zlib
 from pathlib import Path
 
@@ -192,16 +193,18 @@ class Uses(cli.Case):
         for label in "pos", "neg":
             for i, (its, text) in enumerate(rows):
                 if its == label:
-                    self.write(f"folder/{i}/{label}/text.txt", text + "\n")
-        self.write("folder/9/unsup/more.txt", "nobody says")
+                    self.write(f"folder/{label}/{i}.txt", text + "\n")
+        self.write("folder/unsup/more.txt", "nobody says")
         for name, *given in (["other.csv", *columns], ["other.jsonl", *columns], ["rows.ft.txt"], ["folder"]):
             with self.subTest(name):
                 self.run_program("features", "m.safetensors", "--data", name, *given, "--out", "f", *self.cpu)
-                self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist()[:4], [1, 0, 1, 0])
+                order = [1, 3, 0, 2] if name == "folder" else range(4)  # by the folders' names
+                self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist()[:4], [(1, 0, 1, 0)[i] for i in order])
                 numpy.testing.assert_array_equal(numpy.load(self.folder / "f.npy")[:4],
-                                                 numpy.load(self.folder / "expected.npy"))
+                                                 numpy.load(self.folder / "expected.npy")[order])
         self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist()[4:], [-1])
-        _, err = self.run_program("train", "--data", "other.csv", "named.tsv", "--set", "data.text_column=what", "--set",
+        self.write("more.csv", "what\n" + "more of the same words\n" * 9)
+        _, err = self.run_program("train", "--data", "other.csv", "more.csv", "--set", "data.text_column=what", "--set",
                                   "data.exclude=rows.tsv", "--set", "train.steps=1", *self.cpu, "--out", "named")
         self.assertIn("data: 4 documents excluded", err)
         self.refused("other.csv:1: expected the names of columns, one of them when, found text, label, how, what",
@@ -266,6 +269,45 @@ class Uses(cli.Case):
         self.write("films/a\tb/1.txt", "text")
         self.refused("expected a folder's name without tabs", "features", "m.safetensors", "--data", "films", "--out",
                      "f", *self.cpu)
+
+    def test_class_folders_of_folders(self):
+        """Of two folders that could be a class neither is taken, but for train and test on top."""
+        for name in "deep/pos/2019/a.txt", "deep/neg/2020/b.txt", "good/train/pos/a.txt", "good/test/neg/b.txt":
+            self.write(name, "some text\n")
+        self.train()
+        command = ["features", "run/last.safetensors", "--out", "f", *self.cpu, "--data"]
+        self.refused("deep/neg/2020/b.txt: in folders of folders: its class could be 'neg' or '2020'", *command, "deep")
+        self.run_program(*command, "good")
+        self.assertEqual(json.loads(self.read("f.json"))["names"], ["neg", "pos"])
+
+    def test_output_that_fails(self):
+        """What nobody takes is not computed: a pipe ends predict quietly, a full disk by name."""
+        self.write("named.tsv", "".join(f"{'ab'[i % 2]}\ttext {'xy'[i % 2] * 3} {i}\n" for i in range(60)))
+        self.run_program("classify", "--train", "named.tsv", "--out", "c", "--minutes", "0")
+        self.write("many.csv", "text\n" + "a text of some words\n" * 60000)
+        begin = time.monotonic()
+        self.run_program("predict", "c", "--text", "many.csv", "--out", "all.jsonl")
+        whole = time.monotonic() - begin
+        pipe = f'"{cli.PROGRAM}" predict c --text many.csv | head -1'
+        begin = time.monotonic()
+        done = subprocess.run(["bash", "-c", f"set -o pipefail; {pipe}"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (141, ""))
+        self.assertEqual(done.stdout.count("\n"), 1)
+        for arguments in f'"{cli.PROGRAM}" predict c --text many.csv >/dev/full', :
+            done = subprocess.run(["sh", "-c", arguments], cwd=self.folder, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr),
+                             (1, "smallworld: cannot write standard output: No space left on device\n"))
+        self.assertEqual(self.read("all.jsonl").count(b"\n"), 60000)
+
+    def test_pipes(self):
+        """The size of a pipe is not known, and a table in one is named as what it is."""
+        self.write("rows.csv", "label,text\n" + "a,some words\nb,other words\n" * 90)
+        os.mkfifo(self.folder / "pipe")
+        feeder = subprocess.Popen(["sh", "-c", "cat rows.csv > pipe"], cwd=self.folder)
+        _, err = self.run_program("train", "--data", "pipe", "--set", "train.steps=1", "--out", "piped", *self.cpu)
+        feeder.wait()
+        self.assertIn("chosen for a text of unknown size", err)
+        self.assertIn("pipe is read as raw text, but looks like a table with names of columns, which ends in .csv", err)
 
     def test_generate(self):
         def generate(*arguments):

@@ -211,7 +211,7 @@ class Models(unittest.TestCase):
         self.assertEqual(made, json.loads((FOLDER / "classes/results.json").read_text()))
         self.assertEqual(made["class_names"], ["bad", "good"])
         with self.assertRaisesRegex(smallworld.Error, "rows.csv:1: expected the names of columns"):
-            smallworld.classify(FOLDER / "rows.csv", FOLDER / "classes", model=MODEL)
+            smallworld.classify(FOLDER / "rows.csv", FOLDER / "classes", model=MODEL, overwrite=True)
 
     def test_example(self):
         """examples/reviews.py from a table to a picture, in seconds."""
@@ -426,10 +426,10 @@ class Classifiers(unittest.TestCase):
         """Of n-grams, of a probe and of a run with labels: what the program's predict says."""
         texts, labels = reviews(120)
         (FOLDER / "reviews.tsv").write_text("".join(f"{label}\t{text}\n" for text, label in zip(texts, labels)))
-        smallworld.classify(FOLDER / "reviews.tsv", FOLDER / "classes", minutes=0)
+        smallworld.classify(FOLDER / "reviews.tsv", FOLDER / "by-reviews", minutes=0)
         smallworld.train(FOLDER / "config.yaml", FOLDER / "labels", steps=20, label_weight=1,
                          **{"data.train": str(FOLDER / "reviews.tsv"), "data.valid": str(FOLDER / "reviews.tsv")})
-        for path in "classes", "labels":
+        for path in "by-reviews", "labels":
             classifier = smallworld.Classifier.load(FOLDER / path, device="cpu")
             self.assertEqual(classifier.classes_.tolist(), ["bad", "good"])
             lines = program("predict", path, "--text", "reviews.tsv", "--device", "cpu").splitlines()
@@ -440,9 +440,52 @@ class Classifiers(unittest.TestCase):
             again = pickle.loads(pickle.dumps(classifier))
             numpy.testing.assert_array_equal(again.predict_proba(texts[:3]), likely[:3])
             self.assertEqual(classifier.predict_proba([]).shape, (0, 2))
-        self.assertLess((smallworld.Classifier(FOLDER / "classes").predict(texts) != labels).mean(), 0.1)
+        self.assertLess((smallworld.Classifier(FOLDER / "by-reviews").predict(texts) != labels).mean(), 0.1)
         with self.assertRaisesRegex(smallworld.Error, "nowhere"):
             smallworld.Classifier.load("nowhere")
+
+    def test_one_text(self):
+        """One text is one where that is documented, else refused; never a text for each character."""
+        texts, labels = reviews(60)
+        (FOLDER / "sixty.tsv").write_text("".join(f"{label}\t{text}\n" for text, label in zip(texts, labels)))
+        smallworld.classify(FOLDER / "sixty.tsv", FOLDER / "sixty", minutes=0, verbose=False)
+        classifier = smallworld.Classifier.load(FOLDER / "sixty")
+        self.assertEqual(len(classifier.predict(["GTK game"])), 1)
+        self.assertEqual(len(MODEL.features("GTK game")), 1)
+        for one in "GTK game", b"GTK game":
+            for call in (classifier.predict, classifier.predict_proba, lambda text: smallworld.Probe.fit(MODEL, text, labels)):
+                with self.assertRaisesRegex(TypeError, "texts: expected a list of texts, got one"):
+                    call(one)
+
+    def test_kinds_of_labels(self):
+        """Missing labels are none, bytes and columns are labels; a NumPy number is a setting."""
+        texts, labels = reviews(60)
+        fit = lambda labels: sorted(MODEL.predict("a", smallworld.Probe.fit(MODEL, texts, labels))[0])
+        missing = [None, float("nan"), numpy.datetime64("NaT"), type("NAType", (), {})(), type("NaTType", (), {})()]
+        self.assertEqual(fit(missing + labels[5:]), ["bad", "good"])
+        self.assertEqual(fit([label.encode() for label in labels]), ["bad", "good"])
+        self.assertEqual(fit(numpy.array(labels).reshape(-1, 1)), ["bad", "good"])
+        self.assertEqual(fit(["007" if label == "good" else "7" for label in labels]), ["007", "7"])
+        for wrong, message in ((numpy.array(labels).reshape(-1, 2), "labels: expected one for each text, got an array"),
+                               (labels[1:], "labels: expected 60, got 59")):
+            with self.assertRaisesRegex(ValueError, message):
+                fit(wrong)
+        with self.assertRaisesRegex(TypeError, "labels: expected a list of labels, got one str"):
+            fit("x" * 60)
+        smallworld.train(FOLDER / "config.yaml", FOLDER / "numpy", lr=numpy.float32(0.01), steps=numpy.int64(2))
+        self.assertIn("steps: 2\n", (FOLDER / "numpy/config.yaml").read_text())
+
+    def test_fork(self):
+        """A forked child's end leaves a probe to its parent."""
+        texts, labels = reviews(60)
+        probe = smallworld.Probe.fit(MODEL, texts, labels)
+        child = os.fork()
+        if child == 0:
+            del probe
+            gc.collect()
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertEqual(len(MODEL.predict("a", probe)[0]), 2)
 
     def test_pickles(self):
         texts, labels = reviews(60)
@@ -488,6 +531,25 @@ class Classifiers(unittest.TestCase):
             again = joblib.load(FOLDER / "classifier.joblib")
             numpy.testing.assert_array_equal(again.predict_proba(texts), likely)
             self.assertEqual(clone(again).get_params(), again.get_params())
+        from sklearn.exceptions import NotFittedError
+        with self.assertRaises(NotFittedError):
+            TextClassifier().predict(texts)
+        with self.assertRaises(NotFittedError):
+            Features(run).transform(texts)
+        for labels_, error, message in (([float("nan"), *labels[1:]], ValueError, "labels: expected one for each text, got nan for text 0"),
+                                        ([*labels[:-1], "lonely"], smallworld.Error, "'lonely'")):
+            kept = again.classes_
+            with self.assertRaisesRegex(error, message):
+                again.fit(texts, labels_)
+            self.assertIs(again.classes_, kept)  # as it was
+            again.predict(texts[:2])
+        for one in "GTK game", b"GTK game":
+            for call in again.predict, again.predict_proba, Features(MODEL).fit(texts).transform, lambda text: again.fit(text, labels):
+                with self.assertRaisesRegex(TypeError, "texts: expected a list of texts, got one"):
+                    call(one)
+        column = TextClassifier(minutes=0, verbose=False, class_weight="balanced").fit(texts, numpy.array(labels).reshape(-1, 1))
+        self.assertEqual(column.predict(texts[:3]).shape, (3,))
+        self.assertEqual(column.result_["class_weight"], "balanced")
         for estimator in Features(run), TextClassifier(minutes=0):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of checks that take numbers alone

@@ -419,7 +419,7 @@ static void test_choice(void **state) {
         {"1100", "0100", "0000", 0.9999, BY_TUNED, BY_TUNED, 1, {0}},
         {"1100", "0000", "0000", 0.9999, BY_FEATURES, BY_FEATURES, 1, {0}},
         {"0000", "0100", "1100", 0.7, BY_FEATURES, BY_BOTH, 0.375, {0}}, /* of equals the join */
-        {"1000", "0001", NULL, 0.7, BY_FEATURES, BY_BOTH, 0.5, {0}},
+        {"1000", "1001", NULL, 0.7, BY_FEATURES, BY_BOTH, 0.375, {0}},
         {"1111", "1000", "0110", 0.9999, BY_FEATURES, BY_FEATURES, 1, {0}},
         {"1111", "1000", "0110", 0.9999, BY_TUNED, BY_TUNED, 1, {3, 1}},
         {"0110", "1000", NULL, 0.99, BY_FEATURES, BY_BOTH, 0.5, {3, 1}},

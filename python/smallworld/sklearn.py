@@ -74,10 +74,10 @@ class _Saved:
 class TextClassifier(ClassifierMixin, _OfTexts):
     """`smallworld classify` as an estimator: n-grams, a model's features, a model tuned on the labels, or
     n-grams joined with one of these, whichever errs least on held-out texts. minutes: for fit, about; 0 fits
-    n-grams alone. text: a file of more text of the same kind; model: a checkpoint or run whose features to
+    n-grams alone, as a CPU does by default. text: a file of more text of the same kind; model: a checkpoint or run whose features to
     use. class_weight: "balanced" has all classes count alike; verbose: progress on standard error. After fit, result_ is what classify says: a fifth of the texts is kept to measure errors on."""
 
-    def __init__(self, minutes=10, text=None, model=None, device=None, class_weight=None, verbose=True):
+    def __init__(self, minutes=None, text=None, model=None, device=None, class_weight=None, verbose=True):
         self.minutes, self.text, self.model, self.device = minutes, text, model, device
         self.class_weight, self.verbose = class_weight, verbose
 

@@ -149,7 +149,7 @@ static bool try_rate(job *j, error *err) {
  * for anything that could use a model. Returns the seconds that lack. */
 static double make_plan(job *j, double hidden) {
     const double left = job_agreed(j, job_left(j)), least_text = 0.1 * left;
-    const double probe = features_seconds(j, j->rate, (int64_t)hidden, false);
+    const double probe = 1 + features_seconds(j, j->rate, (int64_t)hidden, false);
     const double once = 1.2 * tuning_seconds(j, 1), all = 1.2 * tuning_seconds(j, TUNING_EPOCHS);
     char text[32], tune[32], fit[32];
     double use = all + probe;

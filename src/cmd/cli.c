@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -222,7 +223,12 @@ bool cli_flush(FILE *out, const char *path, error *err) {
     if (fflush(out) == 0 && !ferror(out)) return true;
     if (errno == 0) errno = EIO;
     error_system(err, "write", path ? path : "standard output");
-    if (out == stdout) err->text[0] = '\0'; /* the program's end says what is wrong with it */
+    if (out == stdout && errno != EPIPE) {
+        __fpurge(out); /* or the program's end would say so once more */
+        clearerr(out);
+    } else if (out == stdout) {
+        err->text[0] = '\0'; /* it ends by SIGPIPE there */
+    }
     return false;
 }
 

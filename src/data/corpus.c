@@ -489,7 +489,11 @@ size_t corpus_drop(corpus *c, const corpus *other) {
 
 int64_t corpus_exclude(corpus *c, char *const *files, int count, const corpus_options *options,
                        error *err) {
-    corpus *other = corpus_read(files, count, options, err);
+    corpus_options how = *options; /* these files need not have the columns that are named */
+    how.usual_text = options->text_column;
+    how.usual_label = options->label_column;
+    how.text_column = how.label_column = NULL;
+    corpus *other = corpus_read(files, count, &how, err);
     if (!other) return -1;
     const size_t dropped = corpus_drop(c, other);
     corpus_free(other);
