@@ -221,9 +221,10 @@ void cli_parse(const struct argp *argp, int argc, char **argv, void *input) {
 bool cli_flush(FILE *out, const char *path, error *err) {
     errno = 0;
     if (fflush(out) == 0 && !ferror(out)) return true;
-    if (errno == 0) errno = EIO;
+    const int why = errno ? errno : EIO;
+    errno = why;
     error_system(err, "write", path ? path : "standard output");
-    if (out == stdout && errno != EPIPE) {
+    if (out == stdout && why != EPIPE) {
         __fpurge(out); /* or the program's end would say so once more */
         clearerr(out);
     } else if (out == stdout) {
