@@ -72,15 +72,3 @@ void cell_backward_steps(backend *be, const cell *c, const step_operations *own)
         if (c->stage[s].table_use != TABLE_NONE) be->table_backward(be, c, s);
     }
 }
-
-void wgrad_summed_in_turn(backend *be, const weight_parts *w, const void *dy, const void *x,
-                          int steps, int columns, void *dw, void *total, void *workspace) {
-    char *own = dw, *sum = total ? total : dw;
-    for (int i = 0; i < w->count; i++) {
-        be->wgrad(be, w->part[i], dy, x, steps, columns, own, workspace);
-        if (total) be->add(be, w->weights[i], sum, own);
-        be->sum_ranks(be, w->weights[i], sum);
-        own += w->weights[i] * be->real_size;
-        sum += w->weights[i] * be->real_size;
-    }
-}

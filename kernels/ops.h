@@ -233,15 +233,6 @@ typedef struct normed_rows {
     const void *gain;      /* real [gates][units] */
 } normed_rows;
 
-/* A W cut by rows, see layout_rows_of; or as it is, in one part. */
-enum { MOST_WEIGHT_PARTS = 16 };
-
-typedef struct weight_parts {
-    int count;
-    device_layout *part[MOST_WEIGHT_PARTS];
-    size_t weights[MOST_WEIGHT_PARTS]; /* of each */
-} weight_parts;
-
 /* ---------------------------------------------------------------------------- convolutions
  *
  * A convolution is a product at each position of its output, where tap t of a block reads the input
@@ -427,26 +418,10 @@ struct backend {
      *   sum_ranks     makes of each rank's real values[count] their sum over the ranks, in an order
      *                 that depends on the number of ranks and `count` alone: the same bits on every
      *                 rank
-     *   sum_beside    the same, at the same time as what is issued after it
-     *   wgrad_summed  wgrad of a W in parts, and the sum of each over the ranks, beside the wgrad
-     *                 of the next ones. dw real, of all parts one after another; if `total` is not
-     *                 NULL, dw is added to it and the sum is that of `total`
-     *   sums_done     what is issued after it comes after all sums
-     * Until sums_done, values that are summed must not be touched, and nothing may be issued but
-     * these, wgrad, add and copy. In particular no operation whose thread blocks wait for each
-     * other, as in cells: a sum beside it holds multiprocessors until the other ranks' sums are
-     * there, and these may wait for the same operation of theirs. */
+     * The ranks of a sum wait for each other, so it comes after all that is issued before it. */
     bool (*join)(backend *be, struct ranks *ranks, error *err);
     void (*sum_ranks)(backend *be, size_t count, void *values);
-    void (*sum_beside)(backend *be, size_t count, void *values);
-    void (*wgrad_summed)(backend *be, const weight_parts *w, const void *dy, const void *x,
-                         int steps, int columns, void *dw, void *total, void *workspace);
-    void (*sums_done)(backend *be);
     struct ranks *ranks; /* NULL before join */
-    int parts;           /* that wgrad_summed is best given, at most MOST_WEIGHT_PARTS; 0: none, and
-                            one sum_ranks of the whole gradient is best */
-    size_t part_weights; /* the fewest weights of a part */
-
     /* real -> operand */
     void (*round)(backend *be, size_t count, const void *weights, void *operands);
 
@@ -510,9 +485,5 @@ typedef struct step_operations {
  * operations; or NULL. */
 void cell_forward_steps(backend *be, const cell *c, const step_operations *own);
 void cell_backward_steps(backend *be, const cell *c, const step_operations *own);
-
-/* wgrad_summed without anything beside anything; see kernels/cell.c. */
-void wgrad_summed_in_turn(backend *be, const weight_parts *w, const void *dy, const void *x,
-                          int steps, int columns, void *dw, void *total, void *workspace);
 
 #endif

@@ -166,7 +166,7 @@ class Classify(cli.Case):
         self.write("test.csv", as_csv(rows(200)))
         self.write("more.csv", as_csv([(text, "odd") for text, _ in rows(300)]))
         made, err = self.classify("--train", "train.csv", "--text", "more.csv", "--test", "test.csv", "--out", "out",
-                                  "--steps", "200", "--class-weight", "balanced")
+                                  "--steps", "320", "--class-weight", "balanced")
         self.assertEqual(made["class_names"], ["bad", "good"])
         self.assertRegex(err, "data: 1200 documents, ")
         self.assertRegex(err, r"labels: 2 classes in 7\d\d documents to train on, 1\d\d to validate on")

@@ -174,7 +174,8 @@ static double objective(const svm *s, double cost, int function) {
 
 /* LIBLINEAR's solver of the same, of one weight for each side. */
 static double reference(const svm_rows *r, int features, double cost, int positive, double weight) {
-    struct feature_node *nodes = mem_alloc(r->start[r->count] + 2 * (size_t)r->count, sizeof *nodes);
+    struct feature_node *nodes =
+        mem_alloc(r->start[r->count] + 2 * (size_t)r->count, sizeof *nodes);
     struct feature_node **x = mem_alloc((size_t)r->count, sizeof *x), *to = nodes;
     double *y = mem_alloc((size_t)r->count, sizeof *y), sides[] = {1, weight};
     int names[] = {-1, 1};
@@ -256,8 +257,9 @@ static void test_svm(void **state) {
             const double found = objective(&s, 5, f);
             assert_true(fabs(objective(&again, 5, f) / found - 1) < 1e-4);
             if (kind % 2 == 0 || count == 1) { /* one weight for each side */
-                const double expected = reference(&rows, FEATURES, 5 * weight[0],
-                                                  count == 1 ? 1 : f, count == 1 ? weight[1] / weight[0] : 1);
+                const double expected =
+                    reference(&rows, FEATURES, 5 * weight[0], count == 1 ? 1 : f,
+                              count == 1 ? weight[1] / weight[0] : 1);
                 if (fabs(found / expected - 1) > 1e-4) fail_msg("%g, expected %g", found, expected);
             } else { /* less than with all rows of equal weight, by the measure that has weights */
                 svm plain = svm_begin(&rows, FEATURES, count, NULL);
@@ -269,8 +271,7 @@ static void test_svm(void **state) {
         }
         svm same = svm_begin(&rows, FEATURES, count, weight);
         svm_fit(&same, 5, false, 1e-4, INFINITY);
-        const size_t bytes =
-            (size_t)(s.blocks * s.lanes) * (FEATURES + 1) * sizeof *s.w;
+        const size_t bytes = (size_t)(s.blocks * s.lanes) * (FEATURES + 1) * sizeof *s.w;
         assert_memory_equal(same.w, again.w, bytes);
         assert_true(svm_fit(&same, 5, true, 1e-9, 0) == -1); /* without time one pass */
         svm_end(&same);
@@ -525,12 +526,11 @@ static void test_scores(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),       cmocka_unit_test(test_best_share),
-        cmocka_unit_test(test_choice),       cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_vocabulary),   cmocka_unit_test(test_features_of_all),
-        cmocka_unit_test(test_svm),
-        cmocka_unit_test(test_many_classes), cmocka_unit_test(test_mcnemar),
-        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_values),     cmocka_unit_test(test_best_share),
+        cmocka_unit_test(test_choice),     cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_vocabulary), cmocka_unit_test(test_features_of_all),
+        cmocka_unit_test(test_svm),        cmocka_unit_test(test_many_classes),
+        cmocka_unit_test(test_mcnemar),    cmocka_unit_test(test_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

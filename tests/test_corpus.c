@@ -332,11 +332,16 @@ static void test_whole_labels(void **state) {
     static const struct {
         const char *text, *labels;
     } cases[] = {
-        {"5.0\ta\n5\tb\n7\tc\n", "5 5 7"},     {"7\ta\n5\tb\n5.00\tc\n", "7 5 5"},
-        {"5.0\ta\n7.0\tb\n", "5.0 7.0"},         {"05\ta\n5.0\tb\n5\tc\n", "05 5.0 5"},
-        {"-5.0\ta\n5.0\tb\n5\tc\n", "-5.0 5.0 5"}, {"x\ta\n5.0\tb\n5\tc\n", "x 5.0 5"},
-        {"01\ta\n1\tb\nx\tc\n", "01 1 x"},     {"x\ta\n01\tb\n1\tc\n", "x 01 1"},
-        {"5.\ta\n5\tb\n", "5. 5"},              {"01067\ta\n1067\tb\n", "01067 1067"},
+        {"5.0\ta\n5\tb\n7\tc\n", "5 5 7"},
+        {"7\ta\n5\tb\n5.00\tc\n", "7 5 5"},
+        {"5.0\ta\n7.0\tb\n", "5.0 7.0"},
+        {"05\ta\n5.0\tb\n5\tc\n", "05 5.0 5"},
+        {"-5.0\ta\n5.0\tb\n5\tc\n", "-5.0 5.0 5"},
+        {"x\ta\n5.0\tb\n5\tc\n", "x 5.0 5"},
+        {"01\ta\n1\tb\nx\tc\n", "01 1 x"},
+        {"x\ta\n01\tb\n1\tc\n", "x 01 1"},
+        {"5.\ta\n5\tb\n", "5. 5"},
+        {"01067\ta\n1067\tb\n", "01067 1067"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         corpus *c = read_tsv(&plain_text, cases[i].text);
@@ -822,7 +827,8 @@ static void test_commas(void **state) {
 static void test_numbers_as_labels(void **state) {
     (void)state;
     const char *name = "given.jsonl";
-    const char *const labels[] = {"9007199254740993", "9007199254740992", "1234568.0", "1e-1", "-2"};
+    const char *const labels[] = {"9007199254740993", "9007199254740992", "1234568.0", "1e-1",
+                                  "-2"};
     write_text(path_of(name),
                "{\"text\": \"a\", \"label\": 9007199254740993}\n"
                "{\"a\": {\"b\": [1, \"}\\\"]\"]}, \"label\" : 9007199254740992 , \"text\": \"b\"}\n"
@@ -844,12 +850,9 @@ static void test_named_columns(void **state) {
     static const struct {
         const char *name, *text;
     } cases[] = {
-        {"n.json", "{\"reviewText\": \"a\"}\n"},
-        {"n.jsonl", "{\"reviewText\": \"a\"}\n"},
-        {"n.tsv", "id\treviewText\n7\tgood\n"},
-        {"m.tsv", "7\tgood\n"},
-        {"n.csv", "id,reviewText\n7,good\n"},
-        {"n.txt", "good\n"},
+        {"n.json", "{\"reviewText\": \"a\"}\n"}, {"n.jsonl", "{\"reviewText\": \"a\"}\n"},
+        {"n.tsv", "id\treviewText\n7\tgood\n"},  {"m.tsv", "7\tgood\n"},
+        {"n.csv", "id,reviewText\n7,good\n"},    {"n.txt", "good\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *path = path_of(cases[i].name);

@@ -45,37 +45,6 @@ static void test_layout_of_a_graph(void **state) {
     }
 }
 
-/* Cut by rows, a layout's blocks are those of its parts one after another. */
-static void test_rows_of_a_layout(void **state) {
-    (void)state;
-    enum { NODES = 40 };
-    static const int cuts[] = {0, 1, 17, 17, NODES};
-    graph *g = graph_of_degree(GRAPH_BARABASI_ALBERT, NODES, 6, 0);
-    layout *l = layout_from_graph(g, 16, 4);
-    int blocks = 0;
-    for (int i = 0; i < 4; i++) {
-        layout *part = layout_rows_of(l, cuts[i], cuts[i + 1]);
-        assert_true(part->rows_only && !l->rows_only);
-        assert_int_equal(layout_rows(part), layout_rows(l));
-        assert_int_equal(layout_inputs(part), layout_inputs(l));
-        for (int row = 0; row < NODES; row++) {
-            const bool in = row >= cuts[i] && row < cuts[i + 1];
-            const int first = part->row_start[row], count = part->row_start[row + 1] - first;
-            assert_int_equal(count, in ? l->row_start[row + 1] - l->row_start[row] : 0);
-            for (int k = 0; k < count; k++) {
-                assert_int_equal(part->row_column[first + k], l->row_column[l->row_start[row] + k]);
-                assert_int_equal(blocks + first, l->row_start[row]);
-            }
-        }
-        assert_int_equal(part->column_start[NODES], part->blocks);
-        blocks += part->blocks;
-        layout_free(part);
-    }
-    assert_int_equal(blocks, l->blocks);
-    layout_free(l);
-    graph_free(g);
-}
-
 static void check_dense(layout *l, int rows, int columns, int gates, int stride) {
     assert_true(layout_is_dense(l));
     assert_int_equal(l->blocks, 1);
@@ -163,8 +132,9 @@ static void test_bad_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout_of_a_graph), cmocka_unit_test(test_rows_of_a_layout),
-        cmocka_unit_test(test_dense_layouts),     cmocka_unit_test(test_graph_from_blocks),
+        cmocka_unit_test(test_layout_of_a_graph),
+        cmocka_unit_test(test_dense_layouts),
+        cmocka_unit_test(test_graph_from_blocks),
         cmocka_unit_test(test_bad_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -515,23 +515,13 @@ static void double_values(backend *be, size_t count, void *values) {
     be->add(be, count, values, values);
 }
 
-static void nothing_to_wait_for(backend *be) {
-    (void)be;
-}
-
-/* The gradient of an update is summed once, all of it, in parts of any size. */
+/* The gradient of an update is summed once, all of it. */
 static void compare_sums(const model_config *config, precision precision, int segments) {
     double *gradient[2];
     size_t total = 0;
     for (int side = 0; side < 2; side++) {
         backend *be = test_backend(precision);
-        if (side) {
-            be->sum_ranks = be->sum_beside = double_values;
-            be->wgrad_summed = wgrad_summed_in_turn;
-            be->sums_done = nothing_to_wait_for;
-            be->parts = 3;
-            be->part_weights = 1;
-        }
+        if (side) be->sum_ranks = double_values;
         random_restart(23);
         model *m = create_model(be, config, 11, 5, segments);
         inputs in = draw_inputs(m);
@@ -539,11 +529,6 @@ static void compare_sums(const model_config *config, precision precision, int se
         side ? model_update(m) : model_gradient(m);
         total = m->parameters.total;
         gradient[side] = get(be, m->gradient, total, REAL);
-        if (side && config->graph != GRAPH_DENSE) {
-            for (int s = 0; s < model_stages(config); s++) {
-                assert_int_equal(m->parts[s].count, model_stage_gates(config, s) == GATES ? 3 : 0);
-            }
-        }
         free_inputs(&in);
         model_free(m);
         be->destroy(be);

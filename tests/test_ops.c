@@ -845,7 +845,8 @@ static void test_norm_odd_rows(void **state) {
             assert_true(relative_error(turned[0], turned[1], weights) < 1e-4);
         }
         assert_true(relative_error(dgain[0], dgain[1], rows) < 1e-5);
-        for (int side = 0; side < 2; side++) free(made[side]), free(turned[side]), free(dgain[side]);
+        for (int side = 0; side < 2; side++)
+            free(made[side]), free(turned[side]), free(dgain[side]);
         free(gain);
         free(w);
         free(d);

@@ -313,18 +313,10 @@ static size_t available_memory(void) {
     return kilobytes ? (size_t)kilobytes * 1024 : SIZE_MAX;
 }
 
-static void sums_done(backend *be) {
-    (void)be;
-}
-
-/* Nothing goes on beside anything else, so W is not worth cutting. */
 static bool join(backend *be, ranks *ranks, error *err) {
     (void)err;
     be->ranks = ranks;
-    be->sum_ranks = be->sum_beside = CPU(sum_ranks);
-    be->wgrad_summed = wgrad_summed_in_turn;
-    be->sums_done = sums_done;
-    be->parts = 1;
+    be->sum_ranks = CPU(sum_ranks);
     return true;
 }
 

@@ -22,7 +22,8 @@
 enum {
     CHUNKS = 64,
     SUM_ROWS = 16, /* rows that are summed in real before they are added to a double */
-    RUN = 4 /* units that are computed one after the other, of which those of gates are a multiple */
+    RUN =
+        4 /* units that are computed one after the other, of which those of gates are a multiple */
 };
 
 /* The mean and 1 / deviation of a group of columns, for each gate of a stage at one step. */

@@ -186,7 +186,7 @@ static void destroy(backend *be) {
 static device_layout *create_layout(backend *be, const layout *l) {
     device_layout *device = cuda_layout_create(be, l);
     products_plan(be, device, l);
-    if (!l->rows_only) device->hubs = hubs_plan(be, device, l);
+    device->hubs = hubs_plan(be, device, l);
     return device;
 }
 

@@ -9,7 +9,7 @@
 #include "core/philox.h"
 #include "data/reader.h"
 #include "train/evaluate.h"
-#include "train/schedule.h"
+#include "train/trainer.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -42,9 +42,7 @@ typedef struct runner {
     reader *reader;
     int64_t step;
     recording *update, *forward, *weight_gradient;
-    update_part *pieces; /* [piece_count] the parts of an update, in order, a mark before each */
-    size_t piece_capacity;
-    int piece_count;
+    update_timing timing;
     double samples[UPDATE_PARTS][MOST_ROUNDS]; /* seconds of each part, once a round */
     int sample_count;
 } runner;
@@ -55,32 +53,14 @@ static void say(const runner *b, const char *what) {
 
 /* ---------------------------------------------------------------------------------- updates */
 
-static void upload_minibatch(runner *b) {
-    const minibatch *batch = reader_next(b->reader);
-    backend *be = b->be;
-    model *m = b->m;
-    const train_options *t = &b->o->train;
-    update_arguments arguments = {.learning_rate = schedule_lr(t, b->step, INT64_MAX),
-                                  .beta1 = t->beta1,
-                                  .beta2 = t->beta2,
-                                  .epsilon = t->epsilon,
-                                  .clip = t->clip,
-                                  .gradient_scale = 1 / ((double)m->steps * m->batch),
-                                  .average = t->average,
-                                  .update = (uint64_t)b->step};
-    if (batch->update == 0) model_zero_state(m);
-    model_set_text(m, batch->inputs, batch->targets);
-    be->upload(be, m->arguments, &arguments, sizeof arguments);
-}
-
 static void run_update(runner *b) {
-    upload_minibatch(b);
-    b->be->replay(b->be, b->update);
-    b->step++;
+    train_step(b->m, b->update, reader_next(b->reader), &b->o->train, b->step++, INT64_MAX);
 }
 
 static void run_forward(runner *b) {
-    upload_minibatch(b);
+    const minibatch *batch = reader_next(b->reader);
+    if (batch->update == 0) model_zero_state(b->m);
+    model_set_text(b->m, batch->inputs, batch->targets);
     b->be->replay(b->be, b->forward);
 }
 
@@ -125,27 +105,17 @@ static void start_reader(runner *b, const corpus *c) {
  * Marks stand between the parts of the very updates that are timed, at the clocks and with the
  * caches of training. */
 
-static void part_begins(void *argument, update_part part) {
-    runner *b = argument;
-    size_t needed = (size_t)b->piece_count + 1;
-    b->pieces = mem_grow(b->pieces, &b->piece_capacity, needed, sizeof *b->pieces);
-    b->pieces[b->piece_count] = part;
-    b->be->mark(b->be, b->piece_count++);
-}
-
 static void issue_update(void *argument) {
     runner *b = argument;
-    b->piece_count = 0;
-    model_update_parts(b->m, part_begins, b);
-    b->be->mark(b->be, b->piece_count);
+    model_update(b->m);
 }
 
 /* Reads the marks of a round's last update. */
 static void take_sample(runner *b) {
     int at = b->sample_count++;
     for (int part = 0; part < UPDATE_PARTS; part++) b->samples[part][at] = 0;
-    for (int i = 0; i < b->piece_count; i++) {
-        b->samples[b->pieces[i]][at] += b->be->elapsed(b->be, i, i + 1);
+    for (int i = 0; i < b->timing.count; i++) {
+        b->samples[b->timing.part[i]][at] += b->be->elapsed(b->be, i, i + 1);
     }
 }
 
@@ -155,14 +125,14 @@ static void issue_weight_gradient(void *argument) {
     const runner *b = argument;
     backend *be = b->be;
     model *m = b->m;
-    be->mark(be, b->piece_count + 1);
+    be->mark(be, b->timing.count + 1);
     for (int s = 0; s < model_stages(&m->config); s++) {
         const parameter *p = &m->parameters.items[m->stage_parameters[s].weight];
         const model_wgrad in = model_wgrad_of(m, s);
         be->wgrad(be, m->devices[s], in.dy, in.x, m->segment_steps, m->columns,
                   (char *)m->into + p->offset * be->real_size, m->layer[0].cell.workspace);
     }
-    be->mark(be, b->piece_count + 2);
+    be->mark(be, b->timing.count + 2);
 }
 
 static bool time_weight_gradient(runner *b, double *seconds, error *err) {
@@ -172,7 +142,7 @@ static bool time_weight_gradient(runner *b, double *seconds, error *err) {
     for (int i = 0; i < runs; i++) {
         run_update(b); /* in training the update comes first */
         b->be->replay(b->be, b->weight_gradient);
-        all[i] = b->be->elapsed(b->be, b->piece_count + 1, b->piece_count + 2);
+        all[i] = b->be->elapsed(b->be, b->timing.count + 1, b->timing.count + 2);
     }
     *seconds = median(all, runs) * b->m->steps / b->m->segment_steps;
     return b->be->finish(b->be, err);
@@ -286,6 +256,8 @@ static bool start(runner *b, error *err) {
     if (!b->m) return false;
     model_initialise(b->m);
     start_reader(b, b->text);
+    b->timing.part = mem_alloc(2 + 3 * (size_t)b->m->steps, sizeof *b->timing.part);
+    b->m->timing = &b->timing;
     record_explained(b);
     run_update(b);
     if (!b->be->finish(b->be, err)) return false;
@@ -375,6 +347,6 @@ bool update_measure(options *o, const update_options *how, update_results *resul
     }
     if (b.be) b.be->destroy(b.be);
     if (b.text) corpus_free(b.text);
-    free(b.pieces);
+    free(b.timing.part);
     return done;
 }

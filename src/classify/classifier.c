@@ -96,8 +96,8 @@ static bool check_part(const char *folder, const char *name, const char *kind, e
     if (opened) {
         const char *sum = safetensors_entry(&file, "checksum");
         if (is_kept(name, kind) && strncmp(name + strlen(kind) + 1, sum, 8) != 0) {
-            opened = error_set(err, "%s: expected the file of this name's checksum, found one of %s",
-                               path, sum);
+            opened = error_set(
+                err, "%s: expected the file of this name's checksum, found one of %s", path, sum);
         }
         safetensors_close(&file);
     }

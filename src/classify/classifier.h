@@ -23,8 +23,8 @@ typedef struct classifier {
     int classes;
     const char *name[MOST_CLASSES];
     double share; /* of the features in log-probabilities: 0 n-grams alone, 1 they alone */
-    const char *checkpoint, *probe; /* relative to the folder */
-    bool html_entities;             /* corpus_options of its documents */
+    const char *checkpoint, *probe;         /* relative to the folder */
+    bool html_entities;                     /* corpus_options of its documents */
     const char *text_column, *label_column; /* of the tables that it was made of; "": found */
 } classifier;
 

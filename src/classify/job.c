@@ -183,8 +183,8 @@ static bool try_model_ways(job *j, error *err) {
 }
 
 outcome job_outcome(const job *j) {
-    return (outcome){&j->ways,        &j->examples,     j->how->out,      j->how->balanced,
-                     j->ngrams.cost,  j->ngrams.passes, j->text_steps,    j->tuning_steps};
+    return (outcome){&j->ways,       &j->examples,     j->how->out,   j->how->balanced,
+                     j->ngrams.cost, j->ngrams.passes, j->text_steps, j->tuning_steps};
 }
 
 /* The minutes where none are given. On a CPU no model has beaten n-grams in as few. */

@@ -32,7 +32,7 @@ typedef struct job {
     bool is_open, is_tuned;
     double minutes; /* that all may take */
     double rate;    /* bytes of text that training reads in a second; 0: not known */
-    double text_seconds, probe_seconds; /* planned */
+    double text_seconds, probe_seconds;             /* planned */
     int64_t text_steps, tuning_steps, latest_steps; /* updates that were made */
     ngrams ngrams;
     pthread_t beside; /* fits the n-grams beside the model, while `fitting` */

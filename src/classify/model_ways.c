@@ -113,21 +113,20 @@ static bool text_options(job *j, options *o, double seconds, int64_t steps, erro
     const example_files *from = &j->how->files;
     char *files[] = {(char *)(uintptr_t)from->train, (char *)(uintptr_t)from->text};
     options_begin(o);
-    const bool ready =
-        overrides_apply(&j->how->device, o, err) &&
-        set_number(o, steps > 0 ? "train.steps" : "train.minutes",
-                   steps > 0 ? (double)steps : fmax(seconds, 0.3) / 60, err) &&
-        config_assign(&o->config, "data.valid_fraction=0", err) &&
-        defaults_choose(o, files, from->text ? 2 : 1, j->examples.text->size, err) &&
-        options_check(o, err);
+    const bool ready = overrides_apply(&j->how->device, o, err) &&
+                       set_number(o, steps > 0 ? "train.steps" : "train.minutes",
+                                  steps > 0 ? (double)steps : fmax(seconds, 0.3) / 60, err) &&
+                       config_assign(&o->config, "data.valid_fraction=0", err) &&
+                       defaults_choose(o, files, from->text ? 2 : 1, j->examples.text->size, err) &&
+                       options_check(o, err);
     if (ready) o->data.given_train = corpus_part(j->examples.text, NULL, false);
     return ready;
 }
 
 /* Finds the rate of training by a trial, which leaves nothing. */
 static bool try_rate(job *j, error *err) {
-    static const char *const files[] = {"config.yaml", "metrics.jsonl", "last.safetensors", "last.state",
-                                        "best.safetensors"};
+    static const char *const files[] = {"config.yaml", "metrics.jsonl", "last.safetensors",
+                                        "last.state", "best.safetensors"};
     options o;
     place p = {mem_format("%s/trial", j->how->out), 0, TRAIN_OVERWRITE};
     char *folder = mem_string(p.folder);
@@ -161,7 +160,8 @@ static double make_plan(job *j, double hidden) {
     }
     j->probe_seconds = use - once >= probe || once > use ? probe : 0;
     log_line("plan: a model of the text %s, tuning %s, a probe %s",
-             log_duration(text, j->text_seconds), log_duration(tune, fmax(0, use - j->probe_seconds)),
+             log_duration(text, j->text_seconds),
+             log_duration(tune, fmax(0, use - j->probe_seconds)),
              j->probe_seconds > 0 ? log_duration(fit, j->probe_seconds) : "none");
     return 0;
 }
@@ -176,8 +176,9 @@ bool job_train_text(job *j, error *err) {
     if (job_has_cpu_alone(j) && j->how->steps == 0 && !goes_on) {
         /* What no processor could do in time needs no trial. */
         j->rate = 1e5 * omp_get_num_procs();
-        double lacks = job_agreed(j, fmin(tuning_seconds(j, 1), features_seconds(j, j->rate, 128, false)) +
-                                         trial_seconds - job_left(j));
+        double lacks =
+            job_agreed(j, fmin(tuning_seconds(j, 1), features_seconds(j, j->rate, 128, false)) +
+                              trial_seconds - job_left(j));
         if (lacks <= 0 && !try_rate(j, err)) {
             free(folder);
             return false;

@@ -18,7 +18,7 @@ enum {
     SHORTEST = 2,
     LONGEST = 5, /* bytes of a piece */
     COSTS = 5,
-    CHUNKS = 64, /* of documents, which threads share */
+    CHUNKS = 64,         /* of documents, which threads share */
     MOST_NODES = 1 << 28 /* features of all documents that are fitted: 2 GiB */
 };
 
@@ -175,7 +175,8 @@ static void weigh_row(const int32_t *feature, float *value, size_t count, const 
         value[j] *= idf[feature[j]];
         square[bucket[feature[j]] / HALF] += (double)value[j] * value[j];
     }
-    for (int half = 0; half < 2; half++) scale[half] = square[half] > 0 ? sqrt(0.5 / square[half]) : 0;
+    for (int half = 0; half < 2; half++)
+        scale[half] = square[half] > 0 ? sqrt(0.5 / square[half]) : 0;
     for (size_t j = 0; j < count; j++) value[j] *= (float)scale[bucket[feature[j]] / HALF];
 }
 

@@ -11,10 +11,10 @@
 typedef struct outcome {
     const ways *ways; /* after ways_choose */
     const examples *examples;
-    const char *folder; /* of the classifier */
-    bool balanced;      /* --class-weight: validation errors too weigh by class */
-    double cost;        /* C of the n-grams */
-    int passes;         /* of their last fit */
+    const char *folder;               /* of the classifier */
+    bool balanced;                    /* --class-weight: validation errors too weigh by class */
+    double cost;                      /* C of the n-grams */
+    int passes;                       /* of their last fit */
     int64_t text_steps, tuning_steps; /* updates of the model, 0: none */
 } outcome;
 

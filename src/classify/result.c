@@ -157,5 +157,6 @@ static bool write_results(const job *j, error *err) {
 }
 
 bool result_write(job *j, error *err) {
-    return keep_parts(j, err) && save(j, err) && check(j, err) && write_results(j, err) && write_page(j, err);
+    return keep_parts(j, err) && save(j, err) && check(j, err) && write_results(j, err) &&
+           write_page(j, err);
 }

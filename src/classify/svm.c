@@ -32,11 +32,11 @@ typedef struct walk {
     const int32_t *order; /* [count] of rows */
     int count;
     float *w, *alpha;
-    uint16_t *active;    /* [rows] a bit for each function that has not put the row aside */
-    const float *square; /* [rows] |x|^2, that of the intercept included */
-    const float *slack;  /* [classes] 1 / (2 C weight) */
-    int first;           /* class of the first function */
-    unsigned working;    /* bits of the functions that still change */
+    uint16_t *active;        /* [rows] a bit for each function that has not put the row aside */
+    const float *square;     /* [rows] |x|^2, that of the intercept included */
+    const float *slack;      /* [classes] 1 / (2 C weight) */
+    int first;               /* class of the first function */
+    unsigned working;        /* bits of the functions that still change */
     float bound[MOST_LANES]; /* a row whose gradient at 0 is above is put aside */
     float least[MOST_LANES], most[MOST_LANES]; /* the violations of this pass */
 } walk;
@@ -55,7 +55,7 @@ static inline bool step(walk *k, int row, const int lanes, const float *margin, 
         const float gradient = y * margin[l] - 1 + slack * alpha[l];
         float violation = gradient;
         if (alpha[l] == 0 && gradient > k->bound[l]) {
-            k->active[row] &= (uint16_t)~(1u << l);
+            k->active[row] &= (uint16_t) ~(1u << l);
             continue;
         }
         if (alpha[l] == 0 && gradient > 0) violation = 0;
@@ -204,7 +204,8 @@ int svm_fit(svm *s, double cost, bool all, double tolerance, double deadline) {
     }
     for (int i = 0; i < r->count; i++) {
         square[i] = 1;
-        for (size_t j = r->start[i]; j < r->start[i + 1]; j++) square[i] += r->value[j] * r->value[j];
+        for (size_t j = r->start[i]; j < r->start[i + 1]; j++)
+            square[i] += r->value[j] * r->value[j];
     }
 #pragma omp parallel for schedule(dynamic) reduction(max : most) reduction(&& : in_time)
     for (int block = 0; block < s->blocks; block++) {

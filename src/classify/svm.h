@@ -30,7 +30,7 @@ typedef struct svm_rows {
 typedef struct svm {
     const svm_rows *rows;
     int64_t features;
-    int functions; /* 1: of class 1 against class 0; else of each class */
+    int functions;        /* 1: of class 1 against class 0; else of each class */
     const double *weight; /* of a row by its class, or NULL: 1 */
     int lanes, blocks;    /* functions that share a walk; and how often that many are walked */
     float *w;             /* [blocks][features + 1][lanes] the intercept comes last */

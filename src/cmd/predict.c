@@ -61,7 +61,7 @@ typedef struct predictor {
     const char *const *name; /* [classes] */
     feature_options how;
     FILE *out;
-    const char *path; /* of `out`; NULL: standard output */
+    const char *path;  /* of `out`; NULL: standard output */
     int64_t documents; /* before this part */
     size_t labelled, wrong;
     size_t strange; /* of these with a label that is none of the classes */
@@ -235,10 +235,9 @@ static bool predict_joined(const arguments *a, error *err) {
                                     .label_column = a->documents.columns.label};
     ngram_reader *reader = ngram_reader_create(&c.ngrams);
     predictor p = {.joined = &c, .ngrams = reader, .classes = c.classes, .name = c.name};
-    const bool done =
-        c.share == 0 ? run(a, &reading, &p, err)
-                     : classifier_check(&c, folder, err) &&
-                           predict_features(a, checkpoint_path, probe_path, &p, err);
+    const bool done = c.share == 0 ? run(a, &reading, &p, err)
+                                   : classifier_check(&c, folder, err) &&
+                                         predict_features(a, checkpoint_path, probe_path, &p, err);
     ngram_reader_free(reader);
     free(probe_path);
     free(checkpoint_path);

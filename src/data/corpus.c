@@ -182,7 +182,8 @@ static bool read_raw(reading *r, source *s, error *err) {
         if (r->corpus->size == d.offset) {
             kind = file_kind(bytes, count);
             const char *table = table_guess(bytes, count);
-            if (table) log_warning("%s is read as raw text, but looks like %s", source_name(s), table);
+            if (table)
+                log_warning("%s is read as raw text, but looks like %s", source_name(s), table);
         }
         d.hash = hash_bytes(d.hash, bytes, count);
         read = spool_write(r, bytes, count, err);
@@ -217,8 +218,10 @@ static bool check_depth(const reading *r, const char *path, error *err) {
     const char *next = strchr(top, '/'), *last = strrchr(top, '/');
     if (!next || next == last) return true;
     char *class = class_of(path);
-    error_set(err, "%s: in folders of folders: its class could be '%.*s' or '%s'; expected one "
-              "folder for each class, with its files", path, (int)(next - top), top, class);
+    error_set(err,
+              "%s: in folders of folders: its class could be '%.*s' or '%s'; expected one "
+              "folder for each class, with its files",
+              path, (int)(next - top), top, class);
     free(class);
     return false;
 }

@@ -212,7 +212,8 @@ static int compare_names(const void *a, const void *b, void *names) {
 /* Renumbers names in alphabetical order, so that equal sets of names have equal numbers. */
 static void sort_names(labels *l, int32_t *number, int32_t given) {
     const size_t count = (size_t)l->count;
-    int32_t *order = mem_alloc(count + 1, sizeof *order), *place = mem_alloc(count + 1, sizeof *place);
+    int32_t *order = mem_alloc(count + 1, sizeof *order),
+            *place = mem_alloc(count + 1, sizeof *place);
     char **sorted = mem_alloc(count + 1, sizeof *sorted);
     for (int32_t k = 0; k < l->count; k++) order[k] = k;
     qsort_r(order, count, sizeof *order, compare_names, l->names);
@@ -235,7 +236,8 @@ int32_t *labels_settle(labels *l) {
     for (int32_t k = 0; k < given; k++) number[k] = k;
     cut_zeros(l, number);
     int32_t *value = mem_alloc((size_t)l->count + 1, sizeof *value);
-    for (int32_t k = 0; k < l->count; k++) integers = integers && is_integer(l->names[k], value + k);
+    for (int32_t k = 0; k < l->count; k++)
+        integers = integers && is_integer(l->names[k], value + k);
     if (integers) {
         for (int32_t k = 0; k < given; k++) number[k] = value[number[k]];
         labels_free(l);

@@ -185,9 +185,9 @@ typedef struct table {
 
     /* Of one with tabs. */
     struct csv_parser *parser;
-    bytes rows;       /* what is not yet parsed, from `begin` on */
+    bytes rows; /* what is not yet parsed, from `begin` on */
     size_t begin;
-    uint64_t line;    /* the one that `begin` begins, from 1 */
+    uint64_t line; /* the one that `begin` begins, from 1 */
     bool warned;
 } table;
 
@@ -428,7 +428,8 @@ static bool parse_tab_rows(table *t, bool last) {
         if (is_text) {
             quote_fields(&row, from, end - t->begin);
             if (!t->warned) {
-                log_warning("%s:%" PRIu64 ": a quote that does not end on its line is taken as text",
+                log_warning("%s:%" PRIu64
+                            ": a quote that does not end on its line is taken as text",
                             source_name(t->source), t->line);
             }
             t->warned = true;

@@ -80,22 +80,6 @@ layout *layout_dense(int rows, int columns, int gates, int in_stride) {
     return l;
 }
 
-layout *layout_rows_of(const layout *l, int first, int end) {
-    const int before = l->row_start[first], blocks = l->row_start[end] - before;
-    layout *part = new_layout(l->out_nodes, l->in_nodes, blocks);
-    part->out_block = l->out_block;
-    part->in_block = l->in_block;
-    part->gates = l->gates;
-    part->in_stride = l->in_stride;
-    part->rows_only = true;
-    for (int i = first; i < l->out_nodes; i++) {
-        part->row_start[i + 1] = i < end ? l->row_start[i + 1] - before : blocks;
-    }
-    memcpy(part->row_column, l->row_column + before, (size_t)blocks * sizeof(int));
-    transpose(part);
-    return part;
-}
-
 bool layout_is_symmetric(const layout *l) {
     return l->out_nodes == l->in_nodes &&
            memcmp(l->row_start, l->column_start, ((size_t)l->out_nodes + 1) * sizeof(int)) == 0 &&

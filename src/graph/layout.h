@@ -31,8 +31,7 @@ typedef struct layout {
     int gates;
     int taps; /* of a convolution; 0: a product */
     int in_stride;
-    bool dense;     /* one block of the whole size, made by layout_dense */
-    bool rows_only; /* some rows of another layout, see layout_rows_of */
+    bool dense; /* one block of the whole size, made by layout_dense */
     int blocks;
     int *row_start; /* [out_nodes + 1] block k is in row i for row_start[i] <= k < row_start[i+1] */
     int *row_column;   /* [blocks] the input node of block k, ascending within a row */
@@ -55,11 +54,6 @@ layout *layout_pairs(int out_nodes, int in_nodes, const int32_t (*pairs)[2], int
 
 /* Makes one dense block. `rows` is the number of rows of each gate. */
 layout *layout_dense(int rows, int columns, int gates, int in_stride);
-
-/* Makes the rows `first` to `end` - 1 of a block-sparse layout: of the same size, but without
- * blocks in other rows. Its weights are those of blocks row_start[first] to row_start[end] - 1. It
- * serves for wgrad alone. */
-layout *layout_rows_of(const layout *l, int first, int end);
 
 void layout_free(layout *l);
 

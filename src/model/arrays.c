@@ -207,12 +207,7 @@ void model_plan(model *m, int segments) {
     for (int y = 0; y < m->layers; y++) plan_tables(m, &m->layer[y]);
     plan_ends(m);
     for (int s = 0; s < model_stages(&m->config); s++) {
-        const weight_parts *w = &m->parts[s];
         plan_count_tables(&m->plan, m->be->layout_bytes(m->devices[s]));
-        for (int i = 0; i < w->count; i++) {
-            if (w->part[i] == m->devices[s]) continue;
-            plan_count_tables(&m->plan, m->be->layout_bytes(w->part[i]));
-        }
     }
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         if (!m->projection_devices[w]) continue;

@@ -161,6 +161,23 @@ typedef struct label_arrays {
     void *losses, *wrong; /* real, likewise; see softmax_loss */
 } label_arrays;
 
+/* The parts of an update. The head counts both directions; backward is the rest of the gradient. */
+typedef enum update_part {
+    UPDATE_FORWARD,
+    UPDATE_RECOMPUTE, /* forward again */
+    UPDATE_HEAD,
+    UPDATE_BACKWARD,
+    UPDATE_OPTIMISER,
+    UPDATE_PARTS
+} update_part;
+
+/* Of an update, a part after each mark of the backend: part k lies between marks k and k + 1. There
+ * is room for two and three for each step. */
+typedef struct update_timing {
+    update_part *part; /* [count] */
+    int count;
+} update_timing;
+
 typedef struct model {
     backend *be;
     model_config config;
@@ -172,7 +189,6 @@ typedef struct model {
 
     graph *graphs[CELL_MAX_STAGES];
     layout *layouts[CELL_MAX_STAGES], *projection_layouts[TABLE_WIDTHS], *head_layout;
-    weight_parts parts[CELL_MAX_STAGES]; /* of the gates' stages, in training with other ranks */
     device_layout *devices[CELL_MAX_STAGES], *projection_devices[TABLE_WIDTHS], *head_device;
     parameter_table parameters;
     int head_weight, head_bias;   /* their numbers in the table */
@@ -200,6 +216,7 @@ typedef struct model {
     double text_weight, label_weight; /* of the two losses in the gradient; 1, 1 at first */
     update_arguments *arguments;
     update_report *report, *evaluation; /* of training; of forward without it */
+    update_timing *timing; /* where an update is timed, set before it is recorded; else NULL */
 
     model_layer layer[MAX_LAYERS];
     void *below; /* operand [segment_steps][rows of a first stage][columns]: U h_below of the layer
@@ -310,18 +327,5 @@ void model_adapt(model *m);
 
 /* Sets the weights to their moving average, between updates. */
 void model_return_to_average(model *m);
-
-/* The parts of an update. The head counts both directions; backward is the rest of the gradient. */
-typedef enum update_part {
-    UPDATE_FORWARD,
-    UPDATE_RECOMPUTE, /* forward again */
-    UPDATE_HEAD,
-    UPDATE_BACKWARD,
-    UPDATE_OPTIMISER,
-    UPDATE_PARTS
-} update_part;
-
-/* model_update, for the benchmark: calls `begins` before each part. */
-void model_update_parts(model *m, void (*begins)(void *argument, update_part part), void *argument);
 
 #endif

@@ -270,83 +270,26 @@ static void head_of_segment(model *m, int k) {
     if (k == 0) sum_losses(m, m->report);
 }
 
-/* Adds what segment k made of parameters [from, to) to the other segments' gradient. */
-static void add_share(model *m, size_t from, size_t to) {
-    const size_t size = m->be->real_size;
-    if (m->into != m->share || from == to) return;
-    m->be->add(m->be, to - from, (char *)m->gradient + from * size, (char *)m->share + from * size);
-}
-
-/* Whether a stage's gradient is summed in parts: of four gates, those with the most weights. Their
- * wgrad has many thread blocks, so that a sum beside it soon finds a multiprocessor; that of one
- * gate keeps every multiprocessor to its end. */
-static bool sums_in_parts(const model *m, int s) {
-    return m->parts[s].count > 0;
-}
-
 static void stage_wgrad(model *m, int s, const cell *c) {
     const model_wgrad in = model_wgrad_of(m, s);
     m->be->wgrad(m->be, m->devices[s], in.dy, in.x, c->steps, c->columns,
                  model_gradient_address(m, m->stage_parameters[s].weight), c->workspace);
 }
 
-static void sum_beside(model *m, size_t from, size_t to) {
-    add_share(m, from, to);
-    if (from == to) return;
-    m->be->sum_beside(m->be, to - from, (char *)m->gradient + from * m->be->real_size);
-}
-
-static void stage_wgrad_summed(model *m, int s, const cell *c) {
-    const model_wgrad in = model_wgrad_of(m, s);
-    const size_t at = m->parameters.items[m->stage_parameters[s].weight].offset * m->be->real_size;
-    char *dw = (char *)m->into + at, *total = (char *)m->gradient + at;
-    m->be->wgrad_summed(m->be, &m->parts[s], in.dy, in.x, c->steps, c->columns, dw,
-                        dw == total ? NULL : total, c->workspace);
-}
-
-/* The gradient of the stages' weights, and the sum of the whole gradient over the ranks. All cells
- * are done, so what is left may run beside a sum. First comes what is not summed in parts, then the
- * sums of all that is there, beside the parts. */
-static void backward_weights_summed(model *m, int k) {
-    const int stages = model_stages(&m->config);
-    const cell c = segment_of(m, 0, k);
-    size_t from = 0;
-    for (int s = 0; s < stages; s++) {
-        if (!sums_in_parts(m, s)) stage_wgrad(m, s, &c);
-    }
-    for (int s = 0; s < stages; s++) { /* in the order of the arena */
-        const parameter *p = &m->parameters.items[m->stage_parameters[s].weight];
-        if (!sums_in_parts(m, s)) continue;
-        sum_beside(m, from, p->offset);
-        from = p->offset + p->count;
-    }
-    sum_beside(m, from, m->parameters.total);
-    for (int s = 0; s < stages; s++) {
-        if (sums_in_parts(m, s)) stage_wgrad_summed(m, s, &c);
-    }
-    m->be->sums_done(m->be);
-}
-
 static void backward_weights(model *m, int k) {
     const cell c = segment_of(m, 0, k);
     for (int s = 0; s < model_stages(&m->config); s++) stage_wgrad(m, s, &c);
-    add_share(m, 0, m->parameters.total);
+    if (m->into == m->share) m->be->add(m->be, m->parameters.total, m->gradient, m->share);
 }
 
-/* With `sums`, leaves the sum of the gradient over the ranks after segment 0, the last one. */
-static void backward_segment(model *m, int k, bool sums) {
+static void backward_segment(model *m, int k) {
     for (int y = m->layers - 1; y >= 0; y--) {
         cell c = segment_of(m, y, k);
         m->be->cell_backward(m->be, &c);
         if (y > 0) backward_below(m, y, &c);
         backward_table(m, &m->layer[y]);
     }
-    if (sums && k == 0 && m->be->parts > 0) {
-        backward_weights_summed(m, k);
-    } else {
-        backward_weights(m, k);
-        if (sums && k == 0) m->be->sum_ranks(m->be, m->parameters.total, m->gradient);
-    }
+    backward_weights(m, k);
     if (m->segments == 1) {
         carry_state(m, k);
     } else if (k == 0) {
@@ -354,26 +297,30 @@ static void backward_segment(model *m, int k, bool sums) {
     }
 }
 
-static void nothing_begins(void *argument, update_part part) {
-    (void)argument, (void)part;
+/* Of an update that is timed, a mark before each part. */
+static void begin_part(model *m, update_part part) {
+    if (!m->timing) return;
+    m->timing->part[m->timing->count] = part;
+    m->be->mark(m->be, m->timing->count++);
 }
 
-static void gradient_parts(model *m, bool sums, void (*begins)(void *argument, update_part part),
-                           void *argument) {
-    int last = m->segments - 1;
+/* Forward over all segments, then head and backward from the last one to the first. Only the last
+ * segment's activations are still there; those of the others are computed again. */
+static void compute_gradient(model *m) {
+    const int last = m->segments - 1;
     for (int k = 0; k <= last; k++) {
-        begins(argument, UPDATE_FORWARD);
+        begin_part(m, UPDATE_FORWARD);
         forward_segment(m, k);
     }
     for (int k = last; k >= 0; k--) {
         if (k < last) {
-            begins(argument, UPDATE_RECOMPUTE);
+            begin_part(m, UPDATE_RECOMPUTE);
             recompute_segment(m, k);
         }
-        begins(argument, UPDATE_HEAD);
+        begin_part(m, UPDATE_HEAD);
         head_of_segment(m, k);
-        begins(argument, UPDATE_BACKWARD);
-        backward_segment(m, k, sums);
+        begin_part(m, UPDATE_BACKWARD);
+        backward_segment(m, k);
     }
 }
 
@@ -390,29 +337,26 @@ static void remake_operands(model *m) {
     model_norm_rows(m);
 }
 
-void model_update_parts(model *m, void (*begins)(void *argument, update_part part),
-                        void *argument) {
-    gradient_parts(m, m->be->sum_ranks != NULL, begins, argument);
-    begins(argument, UPDATE_OPTIMISER);
+void model_update(model *m) {
+    if (m->timing) m->timing->count = 0;
+    compute_gradient(m);
+    if (m->be->sum_ranks) m->be->sum_ranks(m->be, m->parameters.total, m->gradient);
+    begin_part(m, UPDATE_OPTIMISER);
     model_norm_rows_backward(m);
     m->be->adam(m->be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
                 m->average, rounded_weights(m), m->decays, m->arguments, m->report);
     remake_operands(m);
+    if (m->timing) m->be->mark(m->be, m->timing->count);
 }
 
 void model_gradient(model *m) {
-    gradient_parts(m, false, nothing_begins, NULL);
+    compute_gradient(m);
     model_norm_rows_backward(m);
 }
 
 void model_adapt(model *m) {
-    gradient_parts(m, false, nothing_begins, NULL);
-    model_norm_rows_backward(m);
+    model_gradient(m);
     m->be->adapt(m->be, m->parameters.total, m->weights, m->gradient, m->average, m->moment2,
                  rounded_weights(m), m->arguments);
     remake_operands(m);
-}
-
-void model_update(model *m) {
-    model_update_parts(m, nothing_begins, NULL);
 }

@@ -26,10 +26,10 @@ typedef struct run_folder {
     const char *place; /* the folder that files are written to: `path` or `next` */
     char *next;
     train_start start;
-    int lock;      /* the lock's descriptor, or -1 */
-    bool prepared; /* this program has made and marked `next` */
-    bool resumed;  /* the run continues from last.state */
-    bool replaced; /* this program has just replaced an earlier run's files */
+    int lock;             /* the lock's descriptor, or -1 */
+    bool prepared;        /* this program has made and marked `next` */
+    bool resumed;         /* the run continues from last.state */
+    bool replaced;        /* this program has just replaced an earlier run's files */
     int64_t steps_before; /* of a resumed run: train.steps and train.epochs as they were */
     double epochs_before;
 } run_folder;

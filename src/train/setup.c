@@ -241,9 +241,10 @@ static void say_new_rate(const trainer *tr, int64_t total_before) {
     const double now = schedule_lr(&tr->o->train, step, tr->end);
     if (end == tr->end || step >= tr->end || !trainer_leads(tr)) return;
     if (fabs(now - before) < 0.1 * before) return;
-    log_warning("the learning rate goes on at %.2g, where it was %.2g, since the run ends after %" PRId64
-                " updates in place of %" PRId64,
-                now, before, tr->end, end);
+    log_warning(
+        "the learning rate goes on at %.2g, where it was %.2g, since the run ends after %" PRId64
+        " updates in place of %" PRId64,
+        now, before, tr->end, end);
 }
 
 /* Finds where the run and the learning rate's schedule end. The number of steps that fit into

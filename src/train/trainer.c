@@ -51,27 +51,26 @@ static void issue_update(void *argument) {
     model_update(argument);
 }
 
-static void upload_update(trainer *tr, const minibatch *batch) {
-    backend *be = tr->be;
-    model *m = tr->m;
-    const train_options *t = &tr->o->train;
-    double step = (double)tr->state.step;
-    update_arguments arguments = {
-        .learning_rate = schedule_lr(t, tr->state.step, tr->end),
+void train_step(model *m, recording *update, const minibatch *batch, const train_options *t,
+                int64_t step, int64_t end) {
+    const double done = (double)step;
+    const update_arguments arguments = {
+        .learning_rate = schedule_lr(t, step, end),
         .beta1 = t->beta1,
         .beta2 = t->beta2,
         .epsilon = t->epsilon,
         .weight_decay = t->weight_decay,
         .clip = t->clip,
-        .gradient_scale = 1 / (double)trainer_update_bytes(tr),
-        .average = fmin(t->average, (1 + step) / (10 + step)),
-        .update = (uint64_t)tr->state.step,
+        .gradient_scale = 1 / ((double)t->batch * (double)t->bptt),
+        .average = fmin(t->average, (1 + done) / (10 + done)),
+        .update = (uint64_t)step,
     };
     if (batch->update == 0) model_zero_state(m);
     model_drop_input(m, arguments.update, batch->inputs);
     model_set_text(m, batch->inputs, batch->targets);
     model_set_labels(m, batch->classes, batch->weights);
-    be->upload(be, m->arguments, &arguments, sizeof arguments);
+    m->be->upload(m->be, m->arguments, &arguments, sizeof arguments);
+    m->be->replay(m->be, update);
 }
 
 /* What validation and saving will take, by what they took; before that, as if a byte took a third
@@ -190,8 +189,7 @@ static bool run_updates(trainer *tr, error *err) {
     if (s->pending != PENDING_NOTHING || s->step >= tr->end) done = after_update(tr, err);
     while (done && s->step < tr->end && !ranks_stop(tr->ranks)) {
         if (!wait_for_text(tr, r)) break;
-        upload_update(tr, reader_next(r));
-        tr->be->replay(tr->be, tr->update);
+        train_step(m, tr->update, reader_next(r), &tr->o->train, s->step, tr->end);
         s->step++;
         s->loss_updates++;
         done = after_update(tr, err);

@@ -6,6 +6,8 @@
 #ifndef SMALLWORLD_TRAIN_TRAINER_H
 #define SMALLWORLD_TRAIN_TRAINER_H
 
+#include "data/reader.h"
+#include "model/model.h"
 #include "train/run_folder.h"
 
 typedef struct train_result {
@@ -17,6 +19,11 @@ typedef struct train_result {
     char checkpoint[4096];
     int signal; /* the signal that stopped the run, or 0 */
 } train_result;
+
+/* Runs update number `step` of `end`, as recorded in `update`, on a minibatch: hands the text, the
+ * labels and the optimiser's numbers to the device first. The minibatch's dropped bytes are set. */
+void train_step(model *m, recording *update, const minibatch *batch, const train_options *t,
+                int64_t step, int64_t end);
 
 bool train_run(options *o, const char *folder, train_start start, train_result *result, error *err);
 

@@ -71,11 +71,7 @@ typedef struct cuda_backend {
     int room_count;
     cudaEvent_t *marks; /* [mark_count]; NULL until first used */
     int mark_count;
-    struct ncclComm *ranks;   /* NCCL's, once joined; with it come the next four */
-    cudaStream_t sums;        /* all sums over ranks go here, see training/sum_ranks.cu */
-    cudaStream_t lane;        /* every other part of wgrad_summed */
-    cudaEvent_t issued, done; /* what a stream waits for; set anew for each wait */
-    bool apart;               /* kernels that follow each other may be on different streams */
+    struct ncclComm *ranks;   /* NCCL's, once joined */
     char failure[640];        /* the first error, or "" */
     FILE *explained;          /* where each choice of a kernel is explained, or NULL ... */
     uint64_t told[MOST_TOLD]; /* ... and the hashes of those that were; 0: none */
@@ -119,7 +115,7 @@ static inline void cuda_launch_clusters(backend *be, const char *what, bool earl
                                         P... arguments) {
     cudaLaunchAttribute attribute[2] = {};
     cudaLaunchConfig_t config = {};
-    if (early && cuda_of(be)->hopper && !cuda_of(be)->apart) {
+    if (early && cuda_of(be)->hopper) {
         cudaLaunchAttribute *next = &attribute[config.numAttrs++];
         next->id = cudaLaunchAttributeProgrammaticStreamSerialization;
         next->val.programmaticStreamSerializationAllowed = 1;

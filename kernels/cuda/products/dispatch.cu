@@ -240,7 +240,7 @@ static int find_kernel(const backend *be, const device_layout *device, const pro
 }
 
 void products_plan(backend *be, device_layout *device, const layout *l) {
-    for (int op = l->rows_only ? WGRAD : FPROP; op <= WGRAD; op++) {
+    for (int op = FPROP; op <= WGRAD; op++) {
         const bool forced = is_forced(be, l, (operation)op);
         for (int i = 0; i < KERNELS; i++) {
             const product_kernel *k = &kernels[i];
