@@ -170,7 +170,7 @@ bool job_train_text(job *j, error *err) {
     static const char what[] = "a model of the text";
     if (j->is_open) return true;
     char *folder = mem_format("%s/run", j->how->out), *state = mem_format("%s/last.state", folder);
-    const bool goes_on = job_agreed(j, file_exists(state));
+    const bool goes_on = job_agreed(j, file_exists(state)) > 0;
     free(state);
     j->text_seconds = text_share * job_left(j);
     if (job_has_cpu_alone(j) && j->how->steps == 0 && !goes_on) {

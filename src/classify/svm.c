@@ -113,7 +113,7 @@ svm svm_begin(const svm_rows *rows, int64_t features, int functions, const doubl
     svm s = {.rows = rows, .features = features, .functions = functions, .weight = weight};
     s.lanes = functions == 1 ? 1 : functions <= 16 ? 8 : MOST_LANES;
     s.blocks = (functions + s.lanes - 1) / s.lanes;
-    const size_t wide = (size_t)(s.lanes * s.blocks);
+    const size_t wide = (size_t)s.lanes * (size_t)s.blocks;
     s.w = mem_alloc((size_t)(features + 1) * wide, sizeof *s.w);
     s.alpha = mem_alloc((size_t)rows->count * wide, sizeof *s.alpha);
     return s;

@@ -26,8 +26,8 @@ typedef struct ways {
 } ways;
 
 /* Joins n-grams to the better of the model's ways, and chooses by the errors on held-out documents,
- * by their class's weight [classes] unless it is NULL; of equals the join, else the simplest. n-grams must have
- * been tried. valid_class and test_class hold the truth. */
+ * by their class's weight [classes] unless it is NULL; of equals the join, else the simplest.
+ * n-grams must have been tried. valid_class and test_class hold the truth. */
 void ways_choose(ways *w, int classes, const double *weight, const int16_t *valid_class,
                  const int16_t *test_class);
 

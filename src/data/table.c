@@ -491,6 +491,7 @@ static bool read_csv(table *t, error *err) {
     }
     if (read && !parsed) refuse(t, "expected a closing quote");
     csv_free(&parser);
+    t->parser = NULL;
     free(chunk);
     return read && !t->failed;
 }

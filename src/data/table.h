@@ -10,8 +10,8 @@
  *
  * each also as .gz or .xz. Unless they are named, the columns of texts and of labels are found by
  * usual names, see table.c; without one of labels, texts have none. A label is a name, a number as
- * it is written, or a truth value; an empty one is none. Objects whose text is missing or null are left
- * out and counted. */
+ * it is written, or a truth value; an empty one is none. Objects whose text is missing or null are
+ * left out and counted. */
 #ifndef SMALLWORLD_DATA_TABLE_H
 #define SMALLWORLD_DATA_TABLE_H
 
