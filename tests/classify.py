@@ -286,8 +286,12 @@ class Classify(cli.Case):
         self.train()
         rows = [(f"{text} {i}", label) for i, (text, label) in enumerate(reviews(100, 3))]
         self.write("rows.csv", as_csv(rows + [(f"an odd one {i}", "odd") for i in range(3)] + [("no label", "")]))
-        self.write("test.csv", as_csv(reviews(40, 4)))
+        test = [row for row in reviews(120, 4) if row[1] == "good"][:30] + [row for row in reviews(60, 5) if row[1] == "bad"][:10]
+        rows += [(f"{text} more {i}", "bad") for i, (text, label) in enumerate(reviews(90, 6)) if label == "bad"]
+        self.write("rows.csv", as_csv(rows + [(f"an odd one {i}", "odd") for i in range(3)] + [("no label", "")]))
+        self.write("test.csv", as_csv(test))
         made, err = self.classify("--train", "rows.csv", "--test", "test.csv", "--model", "run", "--out", "out")
+        self.assertEqual(made["commonest_error"], 75)  # the commonest class of what is learnt from
         self.assertEqual(made["class_names"], ["bad", "good", "odd"])
         self.assertIn("warning: class 'odd' is not among the test documents", err)
         self.assertIn("1 documents have no label", err)

@@ -89,6 +89,15 @@ class Train(cli.Case):
         self.write("valid.tsv", "1\tone text\n0\tanother text\n" * 9)
         self.refused("data.valid: cannot change on resuming: run/last.state was validated with other labels", *command,
                      "--out", "run", "--resume")
+        self.write("valid.tsv", "0\tone text\n1\tanother text\n" * 9)
+        self.run_program(*command, "--out", "run", "--resume")
+        for name, other in (b"0", b"00"), (b"1", b"01"):  # a class of another name, with the same documents
+            before = {part: self.read(part) for part in ("tenth.tsv", "valid.tsv")}
+            for part, lines in before.items():
+                self.write(part, b"".join(other + line[1:] if line[:1] == name else line for line in lines.splitlines(True)))
+            self.refused("was trained with other labels", *command, "--out", "run", "--resume")
+            for part, lines in before.items():
+                self.write(part, lines)
         self.write("train.tsv", "a\tone text\nb\tanother text\n" * 99)
         _, err = self.run_program("train", "config.yaml", "--set", "train.init=run/last.safetensors", "--out", "bare")
         self.assertIn("its class head, of 2 classes, is left out, as the classes here are none", err)

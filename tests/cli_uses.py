@@ -243,8 +243,8 @@ class Uses(cli.Case):
             self.refused(message, "eval", "m.safetensors", "--data", name, *self.cpu)
         # What is mended, left out and counted; and labels of -1.
         for name, content, texts, labels in (
-                ("half.jsonl", '{"text": "a\\ud83d!"}\n{"text": null}\n{"id": 3}\n{"text": "\\ud83d\\ude00"}\n',
-                 ["a\ufffd!", "\U0001F600"], [None, None]),
+                ("half.jsonl", '{"text": "a\\ud83d!"}\n{"text": null}\n{"id": 3}\n{"text": "\\ud83d\\ud83d\\ude00"}\n',
+                 ["a\ufffd!", "\ufffd\U0001F600"], [None, None]),
                 ("lines.json", '{"text": "x", "label": -1}\n{"text": "y", "label": 1}\n', ["x", "y"], ["-1", "1"]),
                 ("excel.csv", 'sep=;\ntext;label\n5" wide;-1\n"a;b";0\n', ['5" wide', "a;b"], ["-1", "0"])):
             self.write(name, content)

@@ -493,7 +493,10 @@ class Classifiers(unittest.TestCase):
             numpy.testing.assert_array_equal(model.features(TEXTS), MODEL.features(TEXTS))
         probe = smallworld.Probe.fit(MODEL, texts, labels)
         content = pickle.dumps(probe)
+        before = os.umask(0o027)
         probe.save(FOLDER / "kept.probe.safetensors")
+        os.umask(before)
+        self.assertEqual((FOLDER / "kept.probe.safetensors").stat().st_mode & 0o777, 0o640)
         said = MODEL.predict(texts, probe)
         del probe
         for other in pickle.loads(content), smallworld.Probe.load(FOLDER / "kept.probe.safetensors"):

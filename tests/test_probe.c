@@ -43,6 +43,25 @@ static void test_split(void **state) {
     assert_in_range(moved, ROWS / 5, ROWS / 2);
 }
 
+/* Of a class of two texts one stays, whichever is the commoner and whatever is drawn. */
+static void test_split_of_two(void **state) {
+    (void)state;
+    enum { ROWS = 20 };
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        int16_t class[ROWS];
+        uint64_t group[ROWS];
+        bool held[ROWS];
+        int of[2] = {0};
+        for (int i = 0; i < ROWS; i++) {
+            class[i] = (int16_t)(i % 2);
+            group[i] = (uint64_t)(i % 2 ? 1000 + i : i / 18); /* class 0: groups of 9 and 1 */
+        }
+        assert_int_equal(split_by_group(class, group, ROWS, 2, seed, held), -1);
+        for (int i = 0; i < ROWS; i += 2) of[held[i]]++;
+        assert_true(of[0] > 0 && of[1] > 0);
+    }
+}
+
 /* Rows of equal texts are on one side, also where their classes differ. */
 static void test_split_of_repeats(void **state) {
     (void)state;
@@ -569,6 +588,7 @@ int main(void) {
     be = test_backend(FP32);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_split_of_two),
         cmocka_unit_test(test_split_of_repeats),
         cmocka_unit_test(test_split_of_a_common_text),
         cmocka_unit_test(test_split_of_few),

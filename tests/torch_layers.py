@@ -164,7 +164,7 @@ class Layers(unittest.TestCase):
             self.assertEqual(copy.deepcopy(layer).to("meta")(x.to("meta")).shape, expected.shape)
 
     def test_same_padding_and_masks(self):
-        for kernel, dilation in (3, 1), ((2, 5), 2):
+        for kernel, dilation in (3, 1), (2, 1), (2, 3), ((2, 5), 2), ((4, 2), 1):
             layer = BlockSparseConv2d(mask(3, 4), 8, kernel, dilation=dilation, padding="same").to(DEVICE)
             x = torch.randn(2, 32, 6, 7, device=DEVICE)
             expected = functional.conv2d(x, layer.to_dense(), layer.bias, padding="same", dilation=dilation)
