@@ -22,8 +22,8 @@ enum {
     MOST_NODES = 1 << 28 /* features of all documents that are fitted: 2 GiB */
 };
 
-/* The largest difference of violations that ends a fit: of the search, and of what is saved. */
-static const double search_tolerance = 0.1, tolerance = 0.1;
+/* The largest difference of violations that ends a fit, as LIBLINEAR has it. */
+static const double tolerance = 0.1;
 
 static const double costs[COSTS] = {0.03, 0.1, 0.3, 1, 3};
 enum { FIRST_COST = 1 };
@@ -334,7 +334,7 @@ static bool try_cost(ngrams *g, search *s, double cost) {
     const svm_rows *r = s->machine.rows;
     const double began = clock_seconds();
     char time[32];
-    const int passes = svm_fit(&s->machine, cost, false, search_tolerance, s->deadline);
+    const int passes = svm_fit(&s->machine, cost, false, tolerance, s->deadline);
     double *to = s->margin;
     for (int i = 0; i < r->count; i++) {
         if (!r->held[i]) continue;

@@ -226,15 +226,20 @@ static const float *weights_of(const svm *s, int function) {
     return s->w + block * (size_t)(s->features + 1) * (size_t)s->lanes + function % s->lanes;
 }
 
-void svm_margins(const svm *s, int row, double *margin) {
+FOR_LEVELS void svm_margins(const svm *s, int row, double *margin) {
     const svm_rows *r = s->rows;
-    for (int f = 0; f < s->functions; f++) {
-        const float *w = weights_of(s, f);
-        double sum = w[(size_t)s->features * (size_t)s->lanes];
+    const size_t lanes = (size_t)s->lanes;
+    for (int first = 0; first < s->functions; first += s->lanes) {
+        const float *w = weights_of(s, first), *last = w + (size_t)s->features * lanes;
+        double sum[MOST_LANES];
+        for (size_t l = 0; l < lanes; l++) sum[l] = last[l];
         for (size_t j = r->start[row]; j < r->start[row + 1]; j++) {
-            sum += (double)w[(size_t)r->feature[j] * (size_t)s->lanes] * r->value[j];
+            const float *at = w + (size_t)r->feature[j] * lanes;
+            for (size_t l = 0; l < lanes; l++) sum[l] += (double)at[l] * r->value[j];
         }
-        margin[f] = sum;
+        for (int f = first; f < s->functions && f < first + s->lanes; f++) {
+            margin[f] = sum[f - first];
+        }
     }
 }
 
