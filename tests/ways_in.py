@@ -32,6 +32,15 @@ class Data(Case):
                 found[f"{section}.{key}"] = value
         return found
 
+    def test_chosen_beside_what_is_set(self):
+        """What --set says wins, and what was chosen beside it gives way."""
+        self.write("plain.txt", "It was a dark and stormy night. " * 500)
+        for setting in "model.hubs=64", "model.parameters=200000", "model.graph=dense", "model.degree=4", "model.cell=lstm":
+            self.run_program("train", "--data", "plain.txt", *self.cpu, "--set", "train.steps=1", "--set", setting, "--out",
+                             "set", "--overwrite")
+            key, _, value = setting.partition("=")
+            self.assertEqual(self.config_of("set")[key], value)
+
     def test_book(self):
         book = "my book's \"\x85\x90"  # with control characters, which YAML refuses or folds
         self.write(f"{book}.txt", "It was a dark and stormy night. " * 500)

@@ -70,14 +70,19 @@ bool job_has_cpu_alone(const job *j) {
 
 /* The n-grams' margins of the test documents. */
 static double *apply_ngrams(const ngrams *g, const corpus *c) {
-    double *margin = mem_alloc(c->count * (size_t)g->functions, sizeof *margin), *to = margin;
-    ngram_reader *r = ngram_reader_create(g);
-    for (size_t i = 0; i < c->count; i++, to += g->functions) {
-        size_t length;
-        const uint8_t *text = corpus_text(c, i, &length);
-        ngram_reader_apply(r, text, length, to);
+    const size_t functions = (size_t)g->functions;
+    double *margin = mem_alloc(c->count * functions, sizeof *margin);
+#pragma omp parallel
+    {
+        ngram_reader *r = ngram_reader_create(g);
+#pragma omp for schedule(dynamic, 16)
+        for (size_t i = 0; i < c->count; i++) {
+            size_t length;
+            const uint8_t *text = corpus_text(c, i, &length);
+            ngram_reader_apply(r, text, length, margin + i * functions);
+        }
+        ngram_reader_free(r);
     }
-    ngram_reader_free(r);
     return margin;
 }
 
