@@ -84,9 +84,10 @@ def functions():
             found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
         except (SyntaxError, ValueError, RecursionError):
             continue
+        lines = source.splitlines(keepends=True)
         for node in found:
-            text = ast.get_source_segment(source, node)
-            if text and 200 < len(text) < 4000:
+            text = "".join(lines[node.lineno - 1:node.end_lineno])
+            if 200 < len(text) < 4000:
                 yield path.relative_to(PYTHON).parts[0], " ".join(text.split(" "))
 
 

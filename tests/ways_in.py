@@ -39,7 +39,8 @@ class Data(Case):
             self.run_program("train", "--data", "plain.txt", *self.cpu, "--set", "train.steps=1", "--set", setting, "--out",
                              "set", "--overwrite")
             key, _, value = setting.partition("=")
-            self.assertEqual(self.config_of("set")[key], value)
+            if key != "model.parameters":  # which becomes model.hidden
+                self.assertEqual(self.config_of("set")[key], value)
 
     def test_book(self):
         book = "my book's \"\x85\x90"  # with control characters, which YAML refuses or folds
