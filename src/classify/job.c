@@ -7,8 +7,10 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/number.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -86,7 +88,17 @@ static double *apply_ngrams(const ngrams *g, const corpus *c) {
     return margin;
 }
 
+/* --threads is of the n-grams too. A bad number is refused where a backend is made. */
+static void use_threads(const job *j) {
+    int64_t threads = 0;
+    const char *given = j->how->device.threads;
+    if (given && number_integer(given, &threads) && threads > 0 && threads <= INT16_MAX) {
+        omp_set_num_threads((int)threads);
+    }
+}
+
 static bool fit_ngrams(job *j, error *err) {
+    use_threads(j);
     double *valid, *test, began = clock_seconds();
     const double seconds = j->minutes > 0 ? job_left(j) : INFINITY;
     if (!ngrams_fit(&j->ngrams, j->examples.train.texts, j->examples.train.class,

@@ -501,7 +501,7 @@ def build_scenarios(tools):
                  [*features, "--data", "other.tsv", "--out", "test"])
     model = finished | {"exclude.tsv": INPUTS["exclude.tsv"]}
     probed = make(INPUTS | finished | pairs, ["probe", "--train", "train", "--test", "test", "--out", "p", *CPU])
-    classify = ["classify", "--train", "train.tsv.gz", "--test", "test.tsv", "--out", "c", *CPU]
+    classify = ["classify", "--train", "train.tsv.gz", "--test", "test.tsv", "--out", "c", "--overwrite", *CPU]
     classified = make(INPUTS, ["classify", "--train", "other.tsv", "--test", "valid.tsv", "--minutes", "0", "--out",
                                "c", *CPU])
     joined = make(INPUTS | finished, ["classify", "--train", "train.tsv.gz", "--test", "test.tsv", "--model", "run",
