@@ -256,7 +256,7 @@ static bool start(runner *b, error *err) {
     if (!b->m) return false;
     model_initialise(b->m);
     start_reader(b, b->text);
-    b->timing.part = mem_alloc(2 + 3 * (size_t)b->m->steps, sizeof *b->timing.part);
+    b->timing.part = mem_alloc(UPDATE_MOST_PARTS(b->m->segments), sizeof *b->timing.part);
     b->m->timing = &b->timing;
     record_explained(b);
     run_update(b);

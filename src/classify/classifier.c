@@ -88,28 +88,31 @@ void classifier_clean(const classifier *c, const char *folder, char *const earli
     }
 }
 
-/* Refuses a part of another classifier under a name of this one's, which has its checksum. */
-static bool check_part(const char *folder, const char *name, const char *kind, error *err) {
+bool classifier_check_name(const safetensors *file, error *err) {
+    const char *slash = strrchr(file->path, '/'), *name = slash ? slash + 1 : file->path;
+    const char *sum = safetensors_entry(file, "checksum");
+    if (!is_kept(name, "model") && !is_kept(name, "probe")) return true;
+    return strncmp(strchr(name, '-') + 1, sum, 8) == 0 ||
+           error_set(err, "%s: expected the file of this name's checksum, found one of %s",
+                     file->path, sum);
+}
+
+static bool check_part(const char *folder, const char *name, error *err) {
     char *path = mem_format("%s/%s", folder, name);
     safetensors file;
-    bool opened = safetensors_open(&file, path, err);
-    if (opened) {
-        const char *sum = safetensors_entry(&file, "checksum");
-        if (is_kept(name, kind) && strncmp(name + strlen(kind) + 1, sum, 8) != 0) {
-            opened = error_set(
-                err, "%s: expected the file of this name's checksum, found one of %s", path, sum);
-        }
+    bool whole = safetensors_open(&file, path, err);
+    if (whole) {
+        whole = classifier_check_name(&file, err);
         safetensors_close(&file);
     }
     free(path);
-    return opened;
+    return whole;
 }
 
 bool classifier_check(const classifier *c, const char *folder, error *err) {
     if (!*c->checkpoint) return true;
     const bool tuned = strcmp(c->probe, c->checkpoint) == 0;
-    return check_part(folder, c->checkpoint, "model", err) &&
-           (tuned || check_part(folder, c->probe, "probe", err));
+    return check_part(folder, c->checkpoint, err) && (tuned || check_part(folder, c->probe, err));
 }
 
 static const char *entry(const classifier *c, const char *key) {

@@ -39,6 +39,9 @@ char *classifier_keep(const char *folder, const char *kind, const safetensors *f
 void classifier_clean(const classifier *c, const char *folder, char *const earlier[2],
                       const char *given);
 
+/* Refuses a file of a classifier's folder that has another one's name, which says its checksum. */
+bool classifier_check_name(const safetensors *file, error *err);
+
 /* Whether the two other files are whole, and those that their names say. */
 bool classifier_check(const classifier *c, const char *folder, error *err);
 

@@ -171,7 +171,7 @@ static bool take_folder(job *j, error *err) {
         taken = error_set(err, "%s: already holds a classifier; --overwrite replaces it", folder);
     }
     const bool ours = file_exists(mark) || file_exists(classifier);
-    for (int i = 0; i < 5 && taken && !ours; i++) {
+    for (size_t i = 0; i < sizeof replaced / sizeof *replaced && taken && !ours; i++) {
         char *path = mem_format("%s/%s", folder, replaced[i]);
         taken = !file_exists(path) ||
                 error_set(err, "%s: not made by classify; expected another --out, or an empty one",

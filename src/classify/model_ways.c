@@ -21,7 +21,12 @@ static const double text_share = 0.5, tuning_share = 0.6;
 /* A trial of training on a CPU, whose rate makes the plan. */
 static const double trial_seconds = 3;
 
-enum { TUNING_EPOCHS = 3, TUNING_VALIDATIONS = 6 };
+enum {
+    TUNING_EPOCHS = 3,
+    TUNING_VALIDATIONS = 6,
+    LEAST_HIDDEN = 128,
+    USUAL_HIDDEN = 256 /* units of the models that are chosen on a CPU, about */
+};
 
 /* Where a run begins: its folder, and the minutes that it was given when it first began, since a
  * run that goes on is to end where it was to. */
@@ -133,7 +138,7 @@ static bool try_rate(job *j, error *err) {
     log_line("a trial of %g seconds, for the plan", trial_seconds);
     const bool ready = text_options(j, &o, trial_seconds, 0, err);
     const bool done = train_at(j, &o, &p, ready, err);
-    for (int i = 0; i < 5 && job_leads(j); i++) {
+    for (size_t i = 0; i < sizeof files / sizeof *files && job_leads(j); i++) {
         char *path = mem_format("%s/%s", folder, files[i]);
         unlink(path);
         free(path);
@@ -146,9 +151,9 @@ static bool try_rate(job *j, error *err) {
 /* Plans the seconds of the model of the text: what is left when tuning and the probe have theirs,
  * at least its share; or what one pass of tuning, or the probe, leaves of it. 0: there is no time
  * for anything that could use a model. Returns the seconds that lack. */
-static double make_plan(job *j, double hidden) {
+static double make_plan(job *j) {
     const double left = job_agreed(j, job_left(j)), least_text = 0.1 * left;
-    const double probe = 1 + features_seconds(j, j->rate, (int64_t)hidden, false);
+    const double probe = 1 + features_seconds(j, j->rate, USUAL_HIDDEN, false);
     const double once = 1.2 * tuning_seconds(j, 1), all = 1.2 * tuning_seconds(j, TUNING_EPOCHS);
     char text[32], tune[32], fit[32];
     double use = all + probe;
@@ -166,29 +171,35 @@ static double make_plan(job *j, double hidden) {
     return 0;
 }
 
+/* Gives the model of the text its seconds, on a CPU by a trial unless it only goes on. `lacks`: the
+ * seconds that anything that could use it would need besides, or at most 0. */
+static bool plan_model(job *j, bool goes_on, double *lacks, error *err) {
+    j->text_seconds = text_share * job_left(j);
+    *lacks = 0;
+    if (!job_has_cpu_alone(j) || j->how->steps > 0 || goes_on) return true;
+    /* What no processor could do in time needs no trial. */
+    j->rate = 1e5 * omp_get_num_procs();
+    const double least =
+        fmin(tuning_seconds(j, 1), features_seconds(j, j->rate, LEAST_HIDDEN, false));
+    *lacks = job_agreed(j, least + trial_seconds - job_left(j));
+    if (*lacks > 0) return true;
+    if (!try_rate(j, err)) return false;
+    *lacks = make_plan(j);
+    return true;
+}
+
 bool job_train_text(job *j, error *err) {
     static const char what[] = "a model of the text";
     if (j->is_open) return true;
+    double lacks;
     char *folder = mem_format("%s/run", j->how->out), *state = mem_format("%s/last.state", folder);
     const bool goes_on = job_agreed(j, file_exists(state)) > 0;
+    const bool planned = plan_model(j, goes_on, &lacks, err);
     free(state);
-    j->text_seconds = text_share * job_left(j);
-    if (job_has_cpu_alone(j) && j->how->steps == 0 && !goes_on) {
-        /* What no processor could do in time needs no trial. */
-        j->rate = 1e5 * omp_get_num_procs();
-        double lacks =
-            job_agreed(j, fmin(tuning_seconds(j, 1), features_seconds(j, j->rate, 128, false)) +
-                              trial_seconds - job_left(j));
-        if (lacks <= 0 && !try_rate(j, err)) {
-            free(folder);
-            return false;
-        }
-        if (lacks <= 0) lacks = make_plan(j, 256);
-        if (lacks > 0) {
-            job_skip_stage(j, what, fmax(0, job_left(j)) + lacks);
-            free(folder);
-            return true;
-        }
+    if (planned && lacks > 0) job_skip_stage(j, what, fmax(0, job_left(j)) + lacks);
+    if (!planned || lacks > 0) {
+        free(folder);
+        return planned;
     }
     job_begin_stage(j, what);
     place p = begin_place(j, folder, j->text_seconds, NULL);

@@ -129,7 +129,7 @@ void svm_end(svm *s) {
 static void shuffle(int32_t *order, int count, int pass) {
     philox_stream draw = philox_start(1, PHILOX_SVM, 0, (uint32_t)pass);
     for (int i = count - 1; i > 0; i--) {
-        const int k = (int)(philox_next(&draw) % (uint64_t)(i + 1));
+        const int k = (int)philox_below(&draw, (uint64_t)i + 1);
         const int32_t kept = order[i];
         order[i] = order[k];
         order[k] = kept;

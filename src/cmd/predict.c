@@ -186,10 +186,13 @@ static bool has_classes(const char *text) {
     return strcmp(text, "-") != 0 && file_is_folder(text);
 }
 
-static bool same_classes(const saved_probe *probe, const predictor *p) {
+/* Whether the probe is that of the classifier. */
+static bool is_part_of(const saved_probe *probe, const predictor *p, error *err) {
     bool same = probe->classes == p->classes;
     for (int k = 0; same && k < p->classes; k++) same = strcmp(probe->name[k], p->name[k]) == 0;
-    return same;
+    return classifier_check_name(&probe->file, err) &&
+           (same || error_set(err, "%s: other classes than " CLASSIFIER_FILE " beside it has",
+                              probe->file.path));
 }
 
 /* Predicts by a probe, and by n-grams too where `p` has them. */
@@ -199,10 +202,9 @@ static bool predict_features(const arguments *a, const char *checkpoint_path, co
     loaded_model loaded;
     bool opened = saved_open(&probe, path, err), done = false;
     p->probe = &probe;
-    if (opened && p->joined && !same_classes(&probe, p)) {
-        error_set(err, "%s: other classes than " CLASSIFIER_FILE " beside it has", path);
-    } else if (opened && choose_features(a, &probe, &p->how, err) &&
-               loaded_load(&loaded, checkpoint_path, &a->model, 0, FEATURES_STEPS, err)) {
+    if (opened && (!p->joined || is_part_of(&probe, p, err)) &&
+        choose_features(a, &probe, &p->how, err) &&
+        loaded_load(&loaded, checkpoint_path, &a->model, 0, FEATURES_STEPS, err)) {
         const checkpoint *c = &loaded.checkpoint;
         corpus_options reading = cli_reading(&a->documents.columns, &c->options);
         if (p->joined) reading.usual_text = p->joined->text_column;
@@ -211,7 +213,8 @@ static bool predict_features(const arguments *a, const char *checkpoint_path, co
         p->m = loaded.m;
         p->classes = probe.classes;
         p->name = probe.name;
-        done = saved_check(&probe, c->options.model.hidden * p->how.pools.count,
+        done = (!p->joined || classifier_check_name(&c->file, err)) &&
+               saved_check(&probe, c->options.model.hidden * p->how.pools.count,
                            checkpoint_checksum(c), path, err) &&
                run(a, &reading, p, err);
         loaded_free(&loaded);
@@ -235,9 +238,8 @@ static bool predict_joined(const arguments *a, error *err) {
                                     .label_column = a->documents.columns.label};
     ngram_reader *reader = ngram_reader_create(&c.ngrams);
     predictor p = {.joined = &c, .ngrams = reader, .classes = c.classes, .name = c.name};
-    const bool done = c.share == 0 ? run(a, &reading, &p, err)
-                                   : classifier_check(&c, folder, err) &&
-                                         predict_features(a, checkpoint_path, probe_path, &p, err);
+    const bool done = c.share > 0 ? predict_features(a, checkpoint_path, probe_path, &p, err)
+                                  : run(a, &reading, &p, err);
     ngram_reader_free(reader);
     free(probe_path);
     free(checkpoint_path);

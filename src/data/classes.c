@@ -52,15 +52,17 @@ void classes_free(class_names *k) {
 }
 
 int classes_index(const char *const *name, int count, const char *label) {
-    const size_t digits = label_whole(label);
-    int whole = 0, same = -1;
     for (int k = 0; k < count; k++) {
-        const size_t of = label_whole(name[k]);
         if (strcmp(name[k], label) == 0) return k;
-        if (of > 0 && of == digits && memcmp(name[k], label, of) == 0) same = k;
-        whole += of > 0;
     }
-    return whole == count ? same : -1;
+    const size_t digits = label_whole(label);
+    int same = -1;
+    for (int k = 0; digits > 0 && k < count; k++) {
+        const size_t of = label_whole(name[k]);
+        if (of == 0) return -1;
+        if (of == digits && memcmp(name[k], label, of) == 0) same = k;
+    }
+    return same;
 }
 
 /* Of the same label as the document before, the class is the same. */

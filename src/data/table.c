@@ -138,11 +138,16 @@ bool table_check_named(const char *name, const corpus_options *options, error *e
                      name, by_text ? options->text_column : options->label_column);
 }
 
+/* Where a line ends: at its LF, CR or CR LF, or at the end of the text. */
+static size_t line_end(const uint8_t *text, size_t at, size_t size) {
+    while (at < size && text[at] != '\n' && text[at] != '\r') at++;
+    return at;
+}
+
 const char *table_guess(const uint8_t *text, size_t size) {
     const corpus_options usual = {0};
     const size_t mark = utf8_mark_length(text, size);
-    size_t end = mark;
-    while (end < size && text[end] != '\n' && text[end] != '\r') end++;
+    const size_t end = line_end(text, mark, size);
     if (is_object(text + mark, end - mark, &usual)) return "JSON Lines, which end in .jsonl";
     for (const char *s = ",;\t"; *s; s++) {
         if (is_header_of(text + mark, end - mark, *s, &usual)) {
@@ -310,12 +315,6 @@ static size_t find_separator(table *t, const uint8_t *text, size_t size) {
     }
     t->separator = separators[most];
     return mark;
-}
-
-/* Where a line ends: at its LF, CR or CR LF, or at the end of the text. */
-static size_t line_end(const uint8_t *text, size_t at, size_t size) {
-    while (at < size && text[at] != '\n' && text[at] != '\r') at++;
-    return at;
 }
 
 static size_t next_line(const uint8_t *text, size_t end, size_t size) {

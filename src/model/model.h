@@ -171,10 +171,12 @@ typedef enum update_part {
     UPDATE_PARTS
 } update_part;
 
-/* Of an update, a part after each mark of the backend: part k lies between marks k and k + 1. There
- * is room for two and three for each step. */
+/* Of an update, a part after each mark of the backend: part k lies between marks k and k + 1. Each
+ * segment has up to four, and the optimiser one. */
+#define UPDATE_MOST_PARTS(segments) (4 * (size_t)(segments) + 1)
+
 typedef struct update_timing {
-    update_part *part; /* [count] */
+    update_part *part; /* [UPDATE_MOST_PARTS] */
     int count;
 } update_timing;
 
