@@ -30,8 +30,10 @@
 enum {
     VOCABULARY = 256,     /* bytes */
     TABLE_WORKSPACE = 16, /* bytes, see cell.workspace */
-    DECAY_GROUP = 256     /* neighbouring weights that share one flag of weight decay, see adam */
+    DECAY_GROUP = 256     /* neighbouring weights that share flags, see adam */
 };
+
+enum { GROUP_DECAYS = 1, GROUP_OF_MUON = 2 };
 
 typedef enum precision { FP32, BF16, FP64 } precision;
 typedef enum element { REAL, OPERAND } element;
@@ -175,11 +177,12 @@ static inline void *stage_raw_gradient(const stage *s) {
 /* What changes from one update to the next; uploaded before each. */
 typedef struct update_arguments {
     double learning_rate, beta1, beta2, epsilon;
+    double muon_learning_rate, muon_momentum;
     double clip;           /* the largest gradient norm; 0: none */
     double gradient_scale; /* 1 / predicted bytes: turns the sum of gradients into their mean */
     double average;        /* the decay of the moving average of the weights */
-    double weight_decay;   /* decoupled (Loshchilov, Hutter 2019): weights that decay lose
-                              learning_rate * weight_decay of themselves */
+    double weight_decay;   /* decoupled (Loshchilov, Hutter 2019): weights that decay lose their
+                              learning rate * weight_decay of themselves */
     uint64_t update;       /* from 0 */
 } update_arguments;
 
@@ -232,6 +235,17 @@ typedef struct normed_rows {
     const void *weight[2]; /* real */
     const void *gain;      /* real [gates][units] */
 } normed_rows;
+
+/* A dense W and its parts of the arenas, for Muon. The shorter side and the longer one are padded
+ * to multiples of column_multiple where they are multiplied. */
+typedef struct muon_matrix {
+    int rows, columns;                  /* gates are rows one after another */
+    const device_layout *square;        /* layout_dense of the padded shorter side, each way */
+    void *weights, *momentum, *average; /* real [rows][columns] */
+    void *gradient;                     /* real; what it holds is lost */
+    void *operands;                     /* operand [rows][columns]; or `weights` */
+    void *workspace;                    /* muon_workspace bytes */
+} muon_matrix;
 
 /* ---------------------------------------------------------------------------- convolutions
  *
@@ -396,12 +410,27 @@ struct backend {
 
     /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, decoupled weight
      * decay, and the moving average; then `operands`, unless it is `weights` itself. All real but
-     * operands, [count]. `decays` [count / DECAY_GROUP, rounded up] is 1 for groups of weights that
-     * decay, else 0; NULL means that none do. If the loss or the gradient is not finite, or was not
-     * in an update since `report` was zeroed, only the report changes. */
+     * operands, [count]. `groups` [count / DECAY_GROUP, rounded up] has the flags of each group of
+     * weights: GROUP_DECAYS; GROUP_OF_MUON of those that count in the norm but stay as they are.
+     * NULL: none. If the loss or the gradient is not finite, or was not in an update since `report`
+     * was zeroed, only the report changes. */
     void (*adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
-                 void *moment2, void *average, void *operands, const uint8_t *decays,
+                 void *moment2, void *average, void *operands, const uint8_t *groups,
                  const update_arguments *arguments, update_report *report);
+
+    /* The parts of Muon's step that are not products, see muon.c; after Adam, whose report they
+     * read: if it has failed, nothing changes.
+     *   muon_direction   with d the mean gradient, momentum <- muon_momentum momentum + d, and
+     *                    direction, operand [padded shorter side][padded longer side], <- d +
+     *                    muon_momentum momentum over its Frobenius norm, zeros where it is padded
+     *   muon_polynomial  p <- 3.4445 I - 4.7750 a + 2.0315 a_squared, all operand [side][side]
+     *   muon_apply       weights <- weights - muon_learning_rate (0.2 sqrt(longer side) direction +
+     *                    weight_decay weights), then average and operands as Adam does */
+    void (*muon_direction)(backend *be, const muon_matrix *w, const update_arguments *arguments,
+                           const update_report *report, void *direction);
+    void (*muon_polynomial)(backend *be, int side, const void *a, const void *a_squared, void *p);
+    void (*muon_apply)(backend *be, const muon_matrix *w, const void *direction,
+                       const update_arguments *arguments, const update_report *report);
 
     /* One step of dynamic evaluation (Krause, Kahembwe, Murray, Renals 2018): with g the mean
      * gradient, squares += (1 - average) (g g - squares), then weights -= learning_rate g /
@@ -485,5 +514,12 @@ typedef struct step_operations {
  * operations; or NULL. */
 void cell_forward_steps(backend *be, const cell *c, const step_operations *own);
 void cell_backward_steps(backend *be, const cell *c, const step_operations *own);
+
+/* One step of Muon (Jordan 2024) for a dense W, after Adam's; see kernels/muon.c. muon_side is the
+ * padded shorter side. */
+void muon_step(backend *be, const muon_matrix *w, const update_arguments *arguments,
+               const update_report *report);
+int muon_side(const backend *be, int rows, int columns);
+size_t muon_workspace(backend *be, int rows, int columns);
 
 #endif

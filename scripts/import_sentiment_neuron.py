@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy
 
-from prepared import BadInput, next_command, run
+from prepare import BadInput, next_command, run
 
 EXAMPLE = """example:
   git clone https://github.com/openai/generating-reviews-discovering-sentiment neuron

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what `smallworld bench matmul --json` prints: the speed-up over cuBLAS against sparsity.
+"""Draws what `smallworld bench matmul --json` prints: the speed-up over the dense product against sparsity.
 
     build/smallworld bench matmul --columns 32,64,128,512 --json >matmul.json
     python3 scripts/speedup_chart.py matmul.json docs/matmul.png
@@ -33,15 +33,15 @@ def main():
     from matplotlib import pyplot, ticker
     figure, axes = pyplot.subplots(figsize=(9, 5.4))
     for number, columns in enumerate(dict.fromkeys(row["columns"] for row in rows)):
-        of_columns = [row for row in rows if row["columns"] == columns and row["cublas_us"]]
+        of_columns = [row for row in rows if row["columns"] == columns and row["dense_us"]]
         for key, name, style in LINES:
-            points = [(1 / row["density"], row["cublas_us"] / row[key]) for row in of_columns if row[key]]
+            points = [(1 / row["density"], row["dense_us"] / row[key]) for row in of_columns if row.get(key)]
             if points:
                 axes.plot(*zip(*points), style, color=f"C{number}", markersize=4,
                           label=f"N = {columns}, {name}")
     ticks = sorted({1 / row["density"] for row in rows})
     axes.set(xscale="log", yscale="log", xlabel="sparsity (share of blocks that are zero)",
-             ylabel="speed-up over dense cuBLAS")
+             ylabel="speed-up over the dense product")
     axes.set_xticks(ticks, [f"{100 - 100 / tick:.3g} %" for tick in ticks])
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -49,9 +49,9 @@ def main():
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     described = dict(zip(KIND, kind))
-    axes.set_title(f"Block-sparse {described['product']} against cuBLAS on {results['device']}\n"
+    axes.set_title(f"Block-sparse {described['product']} against dense on {results['device']}\n"
                    f"{results['units']} units, block {described['block']}, {described['precision']}, "
-                   f"{described['pattern']} pattern, {results['operands']}", fontsize="medium")
+                   f"{described['pattern']} pattern", fontsize="medium")
     figure.savefig(options.chart, bbox_inches="tight")
 
 

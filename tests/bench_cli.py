@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTS = ["forward", "recompute", "backward", "weight_gradient", "head", "optimiser"]
 
 KEYS = ["bytes_per_second", "ms_per_update", "forward_bytes_per_second",
-        "tflops", "floor_share", "peak_memory"]
+        "tflops", "peak_memory"]
 
 UNEXPLAINED = 0.5
 
@@ -97,10 +97,7 @@ class Train(unittest.TestCase):
         parts = found["parts_ms"]
         self.assertEqual(sorted(parts), sorted(PARTS))
         self.assertLess(unexplained(found), UNEXPLAINED)
-        self.assertAlmostEqual(sum(found["floor_parts_ms"].values()) / found["floor_ms"], 1,
-                               places=6)
-        self.assertAlmostEqual(found["floor_ms"] / found["ms_per_update"] / found["floor_share"],
-                               1, places=6)
+        self.assertAlmostEqual(parts["forward"] / found["bptt"] * 1e3 / found["step"]["forward_us"], 1, places=6)
         size = found["batch"] * found["bptt"]
         self.assertAlmostEqual(size / found["ms_per_update"] * 1e3 / found["bytes_per_second"], 1,
                                places=6)
@@ -123,19 +120,13 @@ class Train(unittest.TestCase):
         self.assertGreater(found["parts_ms"]["recompute"], 0)
         self.assertLess(found["memory"]["activations"], whole["memory"]["activations"] / 2)
 
-    def test_any_batch(self):
-        """The dense products beside the model are of any minibatch; heap corruption once ended it."""
-        for batch in 4, 33:
-            result = run(*self.SMALL, "--seconds", "0.1", "--set", f"train.batch={batch}", "--json")
-            self.assertEqual(result.returncode, 0, result.stderr)
-
     def test_real_text(self):
         self.check(self.measure("--data", "data/reviews_valid.tsv.gz"))
 
-    def test_explain(self):
-        result = run(*self.SMALL, "--seconds", "0.5", "--explain")
+    def test_text(self):
+        result = run(*self.SMALL, "--seconds", "0.5", "--set", "model.graph=dense", "--set", "train.optimizer=muon")
         self.assertEqual(result.returncode, 0, result.stderr)
-        for words in ("gates fprop", "held by", "Adam", "waits a step", "bytes/s", "of the floor"):
+        for words in ("lstm", "optimiser", "a step:", "bytes/s"):
             self.assertIn(words, result.stdout)
 
     def test_too_little_text(self):

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""The prepare_*.py scripts on small archives of the published shapes: exit status 0 if all holds."""
+"""scripts/prepare.py on small archives of the published shapes: exit status 0 if all holds."""
 
 import gzip
 import io
-import lzma
 import subprocess
 import sys
 import tarfile
@@ -23,7 +22,7 @@ def check(what, holds, detail=""):
 
 
 def prepare(name, *arguments):
-    return subprocess.run([sys.executable, "-B", SCRIPTS / f"prepare_{name}.py",
+    return subprocess.run([sys.executable, "-B", SCRIPTS / "prepare.py", name,
                            *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
@@ -35,7 +34,7 @@ def accepted(name, *arguments):
 
 def refused(why, name, *arguments):
     done = prepare(name, *arguments)
-    one_line = done.stderr.startswith(f"prepare_{name}.py: ") and done.stderr.count("\n") == 1
+    one_line = done.stderr.startswith("prepare.py: ") and done.stderr.count("\n") == 1
     check(f"refused: {arguments}", done.returncode == 1 and one_line and why in done.stderr
           and not done.stdout, f"{done.returncode} {done.stderr}")
 
@@ -73,7 +72,6 @@ def test_imdb(folder):
             (source / name).write_bytes(text)
 
     done = accepted("imdb", archive, "--out", folder / "a")
-    check("so is another sum", "warning: md5" in done.stderr, done.stderr)
     check("next command", "\nnext: build/smallworld train configs/imdb-20m-hubs.yaml\n" in done.stdout,
           done.stdout)
     check("unusual counts are said", done.stderr.count("are published") == 5, done.stderr)
@@ -101,7 +99,6 @@ def test_imdb(folder):
     refused("no reviews in aclImdb/train/pos", "imdb", folder / "a", "--out", folder / "c")
     refused("No such file", "imdb", folder / "none", "--out", folder / "c")
     check("what is refused writes nothing", not (folder / "c").exists())
-    accepted("imdb", "--help")
 
 
 # ------------------------------------------------------------------------------------------ SST --
@@ -132,9 +129,9 @@ def test_sst(folder):
     test = rows(folder / "a" / "sst_test.tsv.gz")
     check("test", test == [[b"0", b"the actors' worst!"]], test)
 
-    accepted("sst", folder / "source", "--out", folder / "b", "--tokens")
-    test = rows(folder / "b" / "sst_test.tsv.gz")
-    check("tokens", test == [[b"0", b"the actors ' worst !"]], test)
+    accepted("sst", folder / "source", "--out", folder / "b")
+    check("a folder gives the archive's bytes", (folder / "a" / "sst_test.tsv.gz").read_bytes() ==
+          (folder / "b" / "sst_test.tsv.gz").read_bytes())
 
     (folder / "source" / "trees" / "dev.txt").write_text("5 stars\n")
     refused("dev.txt:1: expected a tree", "sst", folder / "source", "--out", folder / "c")
@@ -142,7 +139,6 @@ def test_sst(folder):
     refused("cut.zip: damaged", "sst", folder / "cut.zip", "--out", folder / "c")
     refused("has no train.txt", "sst", folder / "a", "--out", folder / "c")
     check("what is refused leaves nothing", not any((folder / "c").glob("*")))
-    accepted("sst", "--help")
 
 
 # ----------------------------------------------------------------------------------------- text --
@@ -185,7 +181,6 @@ def test_text(folder):
     check("what is refused writes nothing", not (folder / "c").exists())
     check("a bad size is a usage error",
           prepare("text", folder / "empty", "--valid", "1.5").returncode == 2)
-    accepted("text", "--help")
 
 
 # --------------------------------------------------------------------------------------- source --
@@ -205,10 +200,10 @@ def write_tar(path, files, mode):
 def test_source(folder):
     files = [(f"p-1/d{i % 7}/f{i}.c", f"int x{i};\n".encode() * (i + 1)) for i in range(300)]
     odd = [("p-1/image.c", b"\x89PNG\0"), ("p-1/latin.c", b"caf\xe9"), ("p-1/empty.c", b""),
-           ("p-1/again.c", files[5][1]), ("p-1/large.c", b"y" * 5000), ("p-1/README", b"read\n")]
+           ("p-1/again.c", files[5][1]), ("p-1/large.c", b"y" * ((1 << 20) + 1)), ("p-1/README", b"read\n")]
     write_tar(folder / "a.tar.xz", files + odd, "w:xz")
     write_tar(folder / "b.tar", list(reversed(files + odd)), "w")
-    flags = "--most", "4500", "--valid", "0.1"
+    flags = "--valid", "0.1"
     done = accepted("source", folder / "a.tar.xz", "--out", folder / "a", *flags)
     accepted("source", folder / "b.tar", "--out", folder / "b", *flags)
     parts = [gzip.decompress((folder / "a" / f"source_{split}.txt.gz").read_bytes())
@@ -233,9 +228,6 @@ def test_source(folder):
     held = gzip.decompress((folder / "c" / "c_valid.txt.gz").read_bytes())
     check("validation stays", held.replace(b"\fREADME\nread\n", b"") ==
           parts[1].replace(b"\fREADME\nread\n", b""))
-
-    accepted("source", folder / "a.tar.xz", "--out", folder / "x", *flags, "--xz")
-    check("xz", lzma.decompress((folder / "x" / "source_train.txt.xz").read_bytes()) == parts[0])
 
     out = "--out", folder / "gone"
     (folder / "cut.tar.xz").write_bytes((folder / "a.tar.xz").read_bytes()[:-100])

@@ -207,7 +207,7 @@ static void check_part(pair *p, const part *how, int hidden, int columns) {
         const bool made = i != 4 || keeps_dpre(&kind);
         if (sizes[i] > skip && made) {
             pair loose = *p;
-            if (hidden < 64) loose.tolerance *= 8; /* a few sums, of which one may be near 0 */
+            if (hidden < 64) loose.tolerance *= 16; /* a few sums, of which one may be near 0 */
             if (i >= 4 && how->relu) {
                 /* Rounding moves some sums past relu's edge. Their share is about the rounding
                  * error, and each of their gradients is wholly wrong, so the norm grows with the

@@ -114,8 +114,8 @@ static void test_repeated_dgrad(void **state) {
     void *dx = be->allocate(be, units * COLUMNS * be->operand_size);
     void *sums = be->allocate(be, units * be->real_size);
     float *first = mem_alloc(units, sizeof *first), *again = mem_alloc(units, sizeof *again);
-    be->bench->randomise(be, w, MATH_BF16, weights, 1);
-    be->bench->randomise(be, dy, MATH_BF16, rows * COLUMNS, 2);
+    be->bench->randomise(be, w, weights, 1);
+    be->bench->randomise(be, dy, rows * COLUMNS, 2);
     for (int i = 0; i < TIMES; i++) {
         be->dgrad(be, device, w, dy, 1, COLUMNS, dx, OPERAND);
         be->row_sums(be, dx, 1, (int)units, COLUMNS, sums);

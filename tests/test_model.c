@@ -802,7 +802,7 @@ static void test_weight_decay(void **state) {
                                         .gradient_scale = 1};
     be->upload(be, m->arguments, &arguments, sizeof arguments);
     be->adam(be, total, m->weights, m->gradient, m->moment1, m->moment2, m->average, m->operands,
-             m->decays, m->arguments, m->report);
+             m->groups, m->arguments, m->report);
     double *after = get(be, m->weights, total, REAL);
     int decayed = 0;
     for (int i = 0; i < m->parameters.count; i++) {

@@ -544,8 +544,9 @@ static void check_adam(precision precision, double clip, double weight_decay) {
     double *host[5] = {random_values(count, -1, 1), random_values(count, -50, 50),
                        random_values(count, -0.1, 0.1), random_values(count, 0, 0.1),
                        random_values(count, -1, 1)};
-    uint8_t decays[(5000 + DECAY_GROUP - 1) / DECAY_GROUP];
-    for (size_t g = 0; g < sizeof decays; g++) decays[g] = g % 3 == 1;
+    uint8_t groups[(5000 + DECAY_GROUP - 1) / DECAY_GROUP];
+    for (size_t g = 0; g < sizeof groups; g++)
+        groups[g] = g % 3 == 1 ? GROUP_DECAYS : g % 5 == 3 ? GROUP_OF_MUON : 0;
     double *result[2][5];
     update_report reports[2];
     update_arguments arguments = {.learning_rate = 0.01,
@@ -566,8 +567,8 @@ static void check_adam(precision precision, double clip, double weight_decay) {
         update_report *report = be->allocate(be, sizeof *report);
         be->upload(be, args, &arguments, sizeof *args);
         be->zero(be, report, sizeof *report);
-        uint8_t *where = be->allocate(be, sizeof decays);
-        be->upload(be, where, decays, sizeof decays);
+        uint8_t *where = be->allocate(be, sizeof groups);
+        be->upload(be, where, groups, sizeof groups);
         be->adam(be, count, a[0], a[1], a[2], a[3], a[4], operands, where, args, report);
         const int kept[4] = {0, 2, 3, 4};
         for (int i = 0; i < 4; i++) result[side][i] = get(be, a[kept[i]], count, REAL);
@@ -582,6 +583,11 @@ static void check_adam(precision precision, double clip, double weight_decay) {
     pair exact = p;
     exact.tolerance = 1e-6;
     static const char *const what[5] = {"weights", "moment1", "moment2", "average", "operands"};
+    for (size_t i = 0; i < count; i++) { /* Muon's stay, and nothing is written to their operands */
+        if (groups[i / DECAY_GROUP] != GROUP_OF_MUON) continue;
+        assert_true(result[0][0][i] == (float)host[0][i]);
+        for (int side = 0; side < 2 && precision == BF16; side++) result[side][4][i] = 0;
+    }
     for (int i = 0; i < 5; i++) {
         assert_close(i < 4 ? &exact : &p, what[i], result[0][i], result[1][i], count);
         free(result[0][i]);
@@ -637,6 +643,161 @@ static void test_adam(void **state) {
     check_adam(FP32, 1.5, 0);
     check_adam(FP32, 1.5, 20);
     check_adam(BF16, 1.5, 20);
+}
+
+/* Reflects the rows of x [rows][columns], or its columns, at the plane that n is normal to, which
+ * leaves singular values as they are. */
+static void reflect(double *x, int rows, int columns, const double *n, bool of_rows) {
+    for (int i = 0; i < (of_rows ? rows : columns); i++) {
+        const int length = of_rows ? columns : rows;
+        double *first = of_rows ? x + i * columns : x + i, along = 0;
+        const int stride = of_rows ? 1 : columns;
+        for (int k = 0; k < length; k++) along += first[k * stride] * n[k];
+        for (int k = 0; k < length; k++) first[k * stride] -= 2 * along * n[k];
+    }
+}
+
+static double *unit_vector(int count) {
+    double *n = random_values((size_t)count, -1, 1), square = 0;
+    for (int i = 0; i < count; i++) square += n[i] * n[i];
+    for (int i = 0; i < count; i++) n[i] /= sqrt(square);
+    return n;
+}
+
+/* A matrix with known singular values: the step has the same vectors, and each value as the
+ * polynomial makes it in five turns. */
+static void check_muon(backend *be, int rows, int columns, double tolerance) {
+    const int least = rows < columns ? rows : columns, most = rows + columns - least;
+    const size_t count = (size_t)rows * (size_t)columns;
+    const update_arguments arguments = {.muon_learning_rate = 0.05,
+                                        .muon_momentum = 0.9,
+                                        .weight_decay = 0.4,
+                                        .gradient_scale = 0.5,
+                                        .average = 0.75};
+    double *given = mem_alloc(count, sizeof *given), *expected = mem_alloc(count, sizeof *given);
+    double *before = random_values(count, -1, 1), *mean = random_values(count, -1, 1), square = 0;
+    double *left = unit_vector(columns), *above = unit_vector(rows);
+    double *start = mem_alloc(count, sizeof *start);
+    for (int i = 0; i < least; i++) square += pow(i + 1, 2);
+    for (int i = 0; i < least; i++) {
+        double value = (i + 1) / sqrt(square);
+        given[i * columns + i] = i + 1;
+        for (int k = 0; k < 5; k++) {
+            value = 3.4445 * value - 4.7750 * pow(value, 3) + 2.0315 * pow(value, 5);
+        }
+        expected[i * columns + i] = value;
+    }
+    double *both[] = {given, expected};
+    for (int i = 0; i < 2; i++) {
+        reflect(both[i], rows, columns, left, true);
+        reflect(both[i], rows, columns, above, false);
+    }
+    for (size_t i = 0; i < count; i++) {
+        start[i] = 3 * given[i];
+        before[i] = (float)before[i];
+        mean[i] = (float)mean[i];
+    }
+    const int side = muon_side(be, rows, columns);
+    layout *l = layout_dense(side, side, 1, 1);
+    device_layout *square_layout = be->layout_create(be, l);
+    const size_t room = muon_workspace(be, rows, columns);
+    muon_matrix w = {rows,
+                     columns,
+                     square_layout,
+                     put(be, before, count, REAL),
+                     put(be, start, count, REAL),
+                     put(be, mean, count, REAL),
+                     put(be, given, count, REAL),
+                     NULL,
+                     be->allocate(be, room)};
+    w.operands = be->precision == BF16 ? put_poison(be, count, OPERAND) : w.weights;
+    for (size_t i = 0; i < room; i += 4) { /* NaNs in any precision */
+        const uint32_t poison = 0xFFFFFFFF;
+        be->upload(be, (char *)w.workspace + i, &poison, sizeof poison);
+    }
+    update_arguments *args = be->allocate(be, sizeof *args);
+    update_report *report = be->allocate(be, sizeof *report);
+    be->upload(be, args, &arguments, sizeof *args);
+    be->zero(be, report, sizeof *report);
+    muon_step(be, &w, args, report);
+    double *after = get(be, w.weights, count, REAL), *momentum = get(be, w.momentum, count, REAL);
+    double *average = get(be, w.average, count, REAL),
+           *operands = get(be, w.operands, count, OPERAND);
+    double off = 0, all = 0;
+    for (size_t i = 0; i < count; i++) {
+        const double step = (before[i] * (1 - 0.05 * 0.4) - after[i]) / (0.05 * 0.2 * sqrt(most));
+        off += pow(step - expected[i], 2);
+        all += pow(expected[i], 2);
+        assert_true(fabs(momentum[i] - (0.9 * start[i] + 0.5 * given[i])) <
+                    1e-5 * (1 + fabs(start[i])));
+        assert_true(fabs(average[i] - (0.75 * mean[i] + 0.25 * after[i])) < 1e-6);
+        assert_true(fabs(operands[i] - after[i]) <=
+                    (be->precision == BF16 ? 0x1p-8 : 0) * fabs(after[i]));
+    }
+    if (sqrt(off / all) > tolerance) {
+        fail_msg("%d x %d on %s: the step is off by %g of itself", rows, columns, be->name,
+                 sqrt(off / all));
+    }
+    void *const held[] = {w.weights, w.momentum, w.average, w.gradient, w.workspace, args, report};
+    release_all(be, held, 7);
+    if (be->precision == BF16) be->release(be, w.operands);
+    be->layout_free(be, square_layout);
+    layout_free(l);
+    double *const values[] = {given, expected, before,   mean,    left,    above,
+                              start, after,    momentum, average, operands};
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) free(values[i]);
+}
+
+static void test_muon(void **state) {
+    (void)state;
+    static const int shapes[][2] = {{48, 16}, {16, 40},  {24, 24}, {7, 13},
+                                    {1, 5},   {200, 70}, {96, 320}};
+    random_restart(9);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        backend *all[] = {test_backend(FP32), test_backend(BF16), backend_cpu_reference(2)};
+        const double tolerance[] = {2e-4, 0.03, 1e-7};
+        for (int k = 0; k < 3; k++) {
+            check_muon(all[k], shapes[i][0], shapes[i][1], tolerance[k]);
+            all[k]->destroy(all[k]);
+        }
+    }
+}
+
+/* A gradient that is not finite changes nothing. */
+static void test_muon_failed(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    enum { ROWS = 8, COLUMNS = 12, COUNT = ROWS * COLUMNS };
+    double *values = random_values(COUNT, -1, 1);
+    const int side = muon_side(be, ROWS, COLUMNS);
+    layout *l = layout_dense(side, side, 1, 1);
+    muon_matrix w = {ROWS,
+                     COLUMNS,
+                     be->layout_create(be, l),
+                     put(be, values, COUNT, REAL),
+                     put(be, values, COUNT, REAL),
+                     put(be, values, COUNT, REAL),
+                     put(be, values, COUNT, REAL),
+                     NULL,
+                     be->allocate(be, muon_workspace(be, ROWS, COLUMNS))};
+    const update_arguments arguments = {.muon_learning_rate = 1, .gradient_scale = 1};
+    const update_report failed = {.failed = 1};
+    w.operands = w.weights;
+    void *args = be->allocate(be, sizeof arguments), *report = be->allocate(be, sizeof failed);
+    be->upload(be, args, &arguments, sizeof arguments);
+    be->upload(be, report, &failed, sizeof failed);
+    muon_step(be, &w, args, report);
+    void *const held[] = {w.weights, w.momentum, w.average, w.gradient, w.workspace, args, report};
+    for (int i = 0; i < 3; i++) {
+        double *now = get(be, held[i], COUNT, REAL);
+        for (int k = 0; k < COUNT; k++) assert_true(now[k] == (float)values[k]);
+        free(now);
+    }
+    release_all(be, held, 7);
+    be->layout_free(be, (device_layout *)w.square);
+    layout_free(l);
+    free(values);
+    be->destroy(be);
 }
 
 /* Dynamic evaluation's step against the formula, with squares that are averaged and with squares
@@ -1057,6 +1218,8 @@ int main(void) {
         cmocka_unit_test(test_row_sums),
         cmocka_unit_test(test_pool_long),
         cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_muon_failed),
         cmocka_unit_test(test_clipping),
         cmocka_unit_test(test_adapt),
         cmocka_unit_test(test_adam_refuses_nan),

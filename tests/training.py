@@ -341,7 +341,7 @@ DOCUMENTS = [f"{word} {word[::-1]} the {word} sat on {k} {'mats' * (k % 3)}" for
              enumerate("cat dog bird horse mouse lion ape otter newt seal".split())]
 TRAIN = {"batch": 5, "bptt": 7, "steps": 5, "lr": 0.017, "lr_final": 0.23, "warmup": 2, "schedule": "cosine",
          "beta1": 0.83, "beta2": 0.937, "epsilon": 0.0041, "weight_decay": 0.71, "clip": 0.37, "average": 0.61,
-         "log_every": 1, "recompute": 2}
+         "log_every": 1, "recompute": 2, "optimizer": "adam", "muon_lr": 0.031, "muon_momentum": 0.87}
 
 
 def minibatches(seed, batch, bptt):
@@ -363,6 +363,15 @@ def rate(t, step):
     done = (step - t["warmup"]) / (t["steps"] - t["warmup"])
     left = {"linear": 1 - done, "cosine": (1 + np.cos(np.pi * done)) / 2, "constant": 1}[t["schedule"]]
     return t["lr"] * (t["lr_final"] + (1 - t["lr_final"]) * left) if t["schedule"] != "constant" else t["lr"]
+
+
+def orthogonal(x):
+    """Five Newton-Schulz iterations, for matrices of any shape."""
+    x = x / (np.linalg.norm(x) + 1e-7)
+    for _ in range(5):
+        a = x @ x.T
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return x
 
 
 class Training(unittest.TestCase):
@@ -421,10 +430,20 @@ class Training(unittest.TestCase):
             shrink = min(1, t["clip"] / norm) if t["clip"] else 1
             d = min(t["average"], (1 + step) / (10 + step))
             for name in names:
+                recurrent = name.startswith("cell.") and name.endswith("weight")
+                if recurrent and t["optimizer"] == "muon" and len(weights[name]) == 1:  # one dense block
+                    m[name] = t["muon_momentum"] * m[name] + grads[name]
+                    turned = grads[name] + t["muon_momentum"] * m[name]
+                    turned = turned.reshape(-1, turned.shape[-1])
+                    step_size = rate(t, step) / t["lr"] * t["muon_lr"]
+                    u = 0.2 * np.sqrt(max(turned.shape)) * orthogonal(turned).reshape(weights[name].shape)
+                    weights[name] = weights[name] - step_size * (u + t["weight_decay"] * weights[name])
+                    average[name] = d * average[name] + (1 - d) * weights[name]
+                    continue
                 g = grads[name] * shrink
                 m[name] = t["beta1"] * m[name] + (1 - t["beta1"]) * g
                 v[name] = t["beta2"] * v[name] + (1 - t["beta2"]) * g * g
-                decay = t["weight_decay"] if name.startswith("cell.") and name.endswith("weight") else 0
+                decay = t["weight_decay"] if recurrent else 0
                 root = np.sqrt(v[name] / (1 - t["beta2"] ** (step + 1))) + t["epsilon"]
                 weights[name] = (1 - rate(t, step) * decay) * weights[name] - \
                     rate(t, step) * m[name] / (1 - t["beta1"] ** (step + 1)) / root
@@ -503,6 +522,12 @@ class Training(unittest.TestCase):
         self.check({"cell": "lstm", "graph": "random", "density": 0.7, "layers": 2, "norm": "weight"}, clip=0.05)
         self.check({"cell": "lstm", "graph": "dense", "layers": 2, "norm": "weight", "coupled_gates": "true"}, recompute=1)
         self.check({"cell": "deep", "graph": "random", "density": 0.7, "norm": "weight", "coupled_gates": "true"})
+
+    def test_muon(self):
+        self.check({"cell": "mlstm", "hidden": 32, "hubs": 16, "layers": 2, "norm": "weight", "coupled_gates": "true"},
+                   optimizer="muon")
+        self.check({"cell": "deep", "graph": "dense", "internal_steps": 2}, optimizer="muon", clip=0.05)
+        self.check({"cell": "lstm", "graph": "dense", "layers": 2, "norm": "weight"}, optimizer="muon", recompute=1)
 
     def test_coupled_gates(self):
         self.check({"cell": "mlstm", "graph": "dense", "coupled_gates": "true", "input_stride": 2})

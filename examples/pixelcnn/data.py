@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from prepared import BadInput, new_files, reading, run, share  # the last two for the commands
+from prepare import BadInput, new_files, reading, run, share  # the last two for the commands
 
 SIDE = 32
 RECORD = 1 + 3 * SIDE * SIDE

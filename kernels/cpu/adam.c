@@ -4,7 +4,7 @@
 #include <string.h>
 
 void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
-               void *moment2, void *average, void *operands, const uint8_t *decays,
+               void *moment2, void *average, void *operands, const uint8_t *groups,
                const update_arguments *a, update_report *report) {
     FLUSH_DENORMALS(be);
     const real *g = gradient;
@@ -23,10 +23,12 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
     real step = (real)(a->learning_rate / (1 - pow(a->beta1, done)));
     real correction = (real)(1 / sqrt(1 - pow(a->beta2, done)));
     real decay = (real)a->average, shrink = (real)(a->learning_rate * a->weight_decay);
-    size_t groups = (count + DECAY_GROUP - 1) / DECAY_GROUP;
+    size_t group_count = (count + DECAY_GROUP - 1) / DECAY_GROUP;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
-    for (size_t group = 0; group < groups; group++) {
-        real kept = decays && decays[group] ? 1 - shrink : 1;
+    for (size_t group = 0; group < group_count; group++) {
+        const int flags = groups ? groups[group] : 0;
+        real kept = flags & GROUP_DECAYS ? 1 - shrink : 1;
+        if (flags & GROUP_OF_MUON) continue;
         size_t first = group * DECAY_GROUP;
         size_t last = first + DECAY_GROUP < count ? first + DECAY_GROUP : count;
 #pragma omp simd

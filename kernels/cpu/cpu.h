@@ -257,8 +257,13 @@ double CPU(reduce)(cpu_backend *be, const real *x, size_t count, bool square);
 void CPU(pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
                const int32_t *first, const int32_t *last, pooling how, void *out);
 void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
-               void *moment2, void *average, void *operands, const uint8_t *decays,
+               void *moment2, void *average, void *operands, const uint8_t *groups,
                const update_arguments *arguments, update_report *report);
+void CPU(muon_direction)(backend *be, const muon_matrix *w, const update_arguments *arguments,
+                         const update_report *report, void *direction);
+void CPU(muon_polynomial)(backend *be, int side, const void *a, const void *a_squared, void *p);
+void CPU(muon_apply)(backend *be, const muon_matrix *w, const void *direction,
+                     const update_arguments *arguments, const update_report *report);
 void CPU(adapt)(backend *be, size_t count, void *weights, const void *gradient, const void *trained,
                 void *squares, void *operands, const update_arguments *arguments);
 void CPU(sum_ranks)(backend *be, size_t count, void *values);

@@ -246,6 +246,9 @@ static void fill_table(backend *be, precision precision) {
     be->sum = cuda_sum;
     be->pool = cuda_pool;
     be->adam = cuda_adam;
+    be->muon_direction = cuda_muon_direction;
+    be->muon_polynomial = cuda_muon_polynomial;
+    be->muon_apply = cuda_muon_apply;
     be->adapt = cuda_adapt;
     be->round = cuda_round;
     be->join = cuda_join;

@@ -1,9 +1,9 @@
 #include "bench/update.h"
 
-#include "bench/dense.h"
 #include "bench/timing.h"
 #include "core/clock.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/philox.h"
@@ -18,18 +18,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Shares of the measuring time. The rest goes to ceilings and to making data. */
-static const double text_share = 0.5, gradient_share = 0.1, forward_share = 0.2;
-
-static const timing product_timing = {5, 0.01, 1};
+/* Shares of the measuring time. */
+static const double text_share = 0.6, gradient_share = 0.1, forward_share = 0.3;
 
 static const double round_seconds = 0.25; /* of the updates between two waits for the device */
 
 enum {
     TEXT_BYTES = 8 << 20, /* size of the made-up text; at least four minibatches */
     MOST_ROUNDS = 99,
-    MOST_GRADIENTS = 9, /* runs of the weights' gradient */
-    WGRAD_DEPTH = 1 << 8
+    MOST_GRADIENTS = 9 /* runs of the weights' gradient */
 };
 
 typedef struct runner {
@@ -216,7 +213,6 @@ static void describe(const runner *b) {
     char cell[16], graph[32], norm[16];
     update_results *r = b->r;
     const model *m = b->m;
-    r->math = math_of(b->be);
     r->hidden = m->config.hidden;
     r->parameters = (int64_t)parameter_scalars(&m->parameters);
     r->batch = m->batch;
@@ -224,6 +220,7 @@ static void describe(const runner *b) {
     r->segments = m->segments;
     memcpy(r->memory, m->plan.bytes, sizeof r->memory);
     snprintf(r->device, sizeof r->device, "%s", b->be->device);
+    r->precision = precision_name(b->be->precision);
     snprintf(r->description, sizeof r->description,
              "%s, norm %s%s, %" PRId64 " units, block %" PRId64
              ", %s, %.4g M parameters, B = %d, T = %d",
@@ -252,7 +249,7 @@ static bool start(runner *b, error *err) {
     b->be = options_backend(&o->run, err);
     if (!b->be) return false;
     b->m = model_create(b->be, &o->model, NULL, (int)o->train.batch, (int)o->train.bptt,
-                        (int)o->train.recompute, MODEL_TRAINING, err);
+                        (int)o->train.recompute, options_use(o), err);
     if (!b->m) return false;
     model_initialise(b->m);
     start_reader(b, b->text);
@@ -262,7 +259,6 @@ static bool start(runner *b, error *err) {
     run_update(b);
     if (!b->be->finish(b->be, err)) return false;
     describe(b);
-    update_floor_describe(b->m, ceilings_cache_size(b->be), &b->r->floor);
     return true;
 }
 
@@ -313,40 +309,100 @@ static bool measure_scoring(runner *b, error *err) {
     return true;
 }
 
-/* Measures the model's recurrent products by themselves, on a CPU. */
-static bool measure_products(runner *b, error *err) {
-    update_results *r = b->r;
-    for (int product = 0; product < PRODUCTS; product++) r->products[product] = NAN;
-    if (b->be->bench) return true;
-    say(b, "products");
-    for (int product = 0; product < PRODUCTS; product++) {
-        const bool sums = product == PRODUCT_WGRAD;
-        const int columns = sums ? WGRAD_DEPTH : (int)r->batch;
-        r->products[product] = r->product_operations = 0;
-        for (int s = 0; s < model_stages(&b->m->config); s++) {
-            const layout *l = b->m->layouts[s];
-            double seconds;
-            if (!dense_time(b->be, l, product, r->math, columns, &product_timing, &seconds, err)) {
-                return false;
-            }
-            r->products[product] += seconds * (double)r->batch / columns;
-            r->product_operations += 2 * (double)layout_weights(l) * (double)r->batch;
-        }
-    }
-    return true;
-}
-
 bool update_measure(options *o, const update_options *how, update_results *results, error *err) {
     runner b = {.o = o, .how = how, .r = results};
     *results = (update_results){0};
-    bool done = measure_training(&b, err) && measure_scoring(&b, err) && measure_products(&b, err);
-    free_model(&b); /* the ceilings need its memory */
-    if (done) {
-        say(&b, "ceilings");
-        done = ceilings_measure(b.be, &results->ceilings, err);
-    }
+    bool done = measure_training(&b, err) && measure_scoring(&b, err);
+    free_model(&b);
     if (b.be) b.be->destroy(b.be);
     if (b.text) corpus_free(b.text);
     free(b.timing.part);
     return done;
+}
+
+/* ------------------------------------------------------------------------------------- reports */
+
+static const char *const part_names[TIME_PARTS] = {"forward",         "recompute", "backward",
+                                                   "weight_gradient", "head",      "optimiser"};
+static const char *const arena_keys[PLAN_ARENAS] = {"weights", "optimiser", "activations",
+                                                    "tables"};
+
+static double bytes_of_update(const update_results *r) {
+    return (double)r->batch * (double)r->bptt;
+}
+
+static double bytes_per_second(const update_results *r) {
+    return bytes_of_update(r) / r->update;
+}
+
+/* At 6 operations for each parameter and byte. */
+static double tflops(const update_results *r) {
+    return 6 * (double)r->parameters * bytes_per_second(r) * 1e-12;
+}
+
+/* The microseconds of a step in one direction. */
+static double step_time(const update_results *r, time_part part) {
+    return r->parts[part] / (double)r->bptt * 1e6;
+}
+
+static double peak_memory(const update_results *r) {
+    double total = 0;
+    for (int a = 0; a < PLAN_ARENAS; a++) total += (double)r->memory[a];
+    return total;
+}
+
+void update_text(const update_results *r, FILE *out) {
+    char text[16];
+    fprintf(out, "%s, %s\n%s\nmemory:", r->device, r->precision, r->description);
+    for (int a = 0; a < PLAN_ARENAS; a++) {
+        fprintf(out, " %s %s,", arena_keys[a], log_bytes(text, (double)r->memory[a]));
+    }
+    fprintf(out, " at most %s\n\n%-18s %10s %8s\n", log_bytes(text, peak_memory(r)), "", "ms",
+            "share");
+    for (int part = 0; part < TIME_PARTS; part++) {
+        if (part == TIME_RECOMPUTE && r->segments == 1) continue;
+        fprintf(out, "%-18s %10.3f %6.1f %%\n",
+                part == TIME_WEIGHT_GRADIENT ? "weight gradient" : part_names[part],
+                r->parts[part] * 1e3, 100 * r->parts[part] / r->update);
+    }
+    fprintf(out, "%-18s %10.3f\n\n", "update", r->update * 1e3);
+    fprintf(out, "training        %12.0f bytes/s\n", bytes_per_second(r));
+    fprintf(out, "scoring         %12.0f bytes/s\n", bytes_of_update(r) / r->forward);
+    fprintf(out, "%.3g TFLOP/s at 6 operations a parameter and byte\n", tflops(r));
+    fprintf(out, "a step: forward %.1f us, backward %.1f us\n", step_time(r, TIME_FORWARD),
+            step_time(r, TIME_BACKWARD));
+}
+
+void update_json(const update_results *r, FILE *out) {
+    json_writer w = {out, false};
+    json_object_begin(&w, NULL);
+    json_string(&w, "device", r->device);
+    json_string(&w, "precision", r->precision);
+    json_string(&w, "model", r->description);
+    json_integer(&w, "hidden", r->hidden);
+    json_integer(&w, "parameters", r->parameters);
+    json_integer(&w, "batch", r->batch);
+    json_integer(&w, "bptt", r->bptt);
+    json_integer(&w, "segments", r->segments);
+    json_number(&w, "bytes_per_second", bytes_per_second(r));
+    json_number(&w, "ms_per_update", r->update * 1e3);
+    json_object_begin(&w, "parts_ms");
+    for (int part = 0; part < TIME_PARTS; part++) {
+        json_number(&w, part_names[part], r->parts[part] * 1e3);
+    }
+    json_object_end(&w);
+    json_number(&w, "forward_bytes_per_second", bytes_of_update(r) / r->forward);
+    json_number(&w, "tflops", tflops(r));
+    json_object_begin(&w, "step");
+    json_number(&w, "forward_us", step_time(r, TIME_FORWARD));
+    json_number(&w, "backward_us", step_time(r, TIME_BACKWARD));
+    json_object_end(&w);
+    json_number(&w, "peak_memory", peak_memory(r));
+    json_object_begin(&w, "memory");
+    for (int a = 0; a < PLAN_ARENAS; a++) {
+        json_integer(&w, arena_keys[a], (int64_t)r->memory[a]);
+    }
+    json_object_end(&w);
+    json_object_end(&w);
+    fputc('\n', out);
 }

@@ -1,9 +1,9 @@
 /* The benchmark of a training update: real updates of a model on made-up bytes, as a whole and in
- * parts, compared with their floor; and scoring. */
+ * parts; and scoring. */
 #ifndef SMALLWORLD_BENCH_UPDATE_H
 #define SMALLWORLD_BENCH_UPDATE_H
 
-#include "bench/update_floor.h"
+#include "bench.h"
 #include "train/options.h"
 
 typedef struct update_options {
@@ -13,9 +13,20 @@ typedef struct update_options {
     bool progress;
 } update_options;
 
+/* The parts of an update that are measured and printed. */
+typedef enum time_part {
+    TIME_FORWARD,
+    TIME_RECOMPUTE,
+    TIME_BACKWARD, /* but for the gradient of the recurrent weights */
+    TIME_WEIGHT_GRADIENT,
+    TIME_HEAD,
+    TIME_OPTIMISER,
+    TIME_PARTS
+} time_part;
+
 typedef struct update_results {
     char device[96], description[160]; /* descriptions of the device and of the model */
-    bench_math math;
+    const char *precision;
     int64_t hidden, parameters, batch, bptt;
     int segments;
     size_t memory[PLAN_ARENAS]; /* planned bytes, which are also the peak */
@@ -25,14 +36,6 @@ typedef struct update_results {
     double update;
     double parts[TIME_PARTS]; /* by the device's clock, within one update of each round */
     double forward;           /* scoring a minibatch, with its input */
-
-    /* The recurrent products: seconds of fprop and dgrad of one step, and of wgrad divided by the
-     * number of steps. NAN on a GPU, where `bench matmul` measures them. */
-    double products[PRODUCTS];
-    double product_operations; /* of each, in a step */
-
-    ceilings ceilings;
-    update_floor floor;
     char *kernels; /* which kernel computes what, and why; NULL on the CPU; the caller frees it */
 } update_results;
 
@@ -40,7 +43,6 @@ typedef struct update_results {
 bool update_measure(options *o, const update_options *how, update_results *results, error *err);
 
 void update_text(const update_results *r, FILE *out);
-void update_explain(const update_results *r, FILE *out); /* the floor, and the kernels */
 void update_json(const update_results *r, FILE *out);
 
 #endif

@@ -25,7 +25,7 @@ static void plan_weights(model *m) {
     ADD(PLAN_OPTIMISER, reals, m->moment1);
     ADD(PLAN_OPTIMISER, reals, m->moment2);
     ADD(PLAN_OPTIMISER, reals, m->average);
-    ADD(PLAN_OPTIMISER, (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP, m->decays);
+    ADD(PLAN_OPTIMISER, (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP, m->groups);
 }
 
 static size_t workspace_bytes(const model *m) {
@@ -42,6 +42,9 @@ static size_t workspace_bytes(const model *m) {
         const layout *l = s < stages ? m->layouts[s] : m->head_layout;
         size_t bytes = be->wgrad_workspace(be, l, m->segment_steps, m->columns);
         if (bytes > most) most = bytes;
+        bytes =
+            s < stages && m->squares[s] ? muon_workspace(be, (int)layout_rows(l), l->in_block) : 0;
+        if (bytes > most) most = bytes;
     }
     return most;
 }
@@ -53,7 +56,7 @@ static bool is_in_place(const stage *g) {
 
 static void plan_stage(model *m, stage *g, bool last) {
     backend *be = m->be;
-    bool training = m->use == MODEL_TRAINING;
+    bool training = m->use != MODEL_INFERENCE;
     size_t kept = training ? (size_t)m->segment_steps : 1;
     size_t plane = (size_t)g->units * (size_t)m->columns * be->operand_size;
     size_t sums = be->sums_bytes(be, last ? GATES : 1, m->columns);
@@ -101,7 +104,7 @@ static void plan_cells(model *m) {
 /* Requests the projected tables, and in the deep cell the results of their layer norms. */
 static void plan_tables(model *m, model_layer *y) {
     backend *be = m->be;
-    bool training = m->use == MODEL_TRAINING, deep = m->config.cell == CELL_DEEP;
+    bool training = m->use != MODEL_INFERENCE, deep = m->config.cell == CELL_DEEP;
     const size_t row = VOCABULARY * be->operand_size;
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         if (!m->projection_layouts[w]) continue;
@@ -171,7 +174,7 @@ static void connect_layer(model *m, model_layer *y) {
     if (c != first) c->below = m->below;
     for (int s = 0; s < c->stages; s++) {
         stage *g = &c->stage[s];
-        if (m->use == MODEL_TRAINING && is_in_place(g)) g->dpre = g->raw;
+        if (m->use != MODEL_INFERENCE && is_in_place(g)) g->dpre = g->raw;
     }
     if (m->config.cell == CELL_DEEP) {
         for (int i = 0; i < 2; i++) {
@@ -208,6 +211,7 @@ void model_plan(model *m, int segments) {
     plan_ends(m);
     for (int s = 0; s < model_stages(&m->config); s++) {
         plan_count_tables(&m->plan, m->be->layout_bytes(m->devices[s]));
+        if (m->squares[s]) plan_count_tables(&m->plan, m->be->layout_bytes(m->squares[s]));
     }
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         if (!m->projection_devices[w]) continue;
@@ -229,7 +233,7 @@ static int segments_that_fit(model *m) {
 }
 
 void model_suggest_segments(model *m, error *err) {
-    int segments = m->use == MODEL_TRAINING ? segments_that_fit(m) : 0;
+    int segments = m->use != MODEL_INFERENCE ? segments_that_fit(m) : 0;
     size_t used = strlen(err->text);
     if (segments == 0) return;
     snprintf(err->text + used, sizeof err->text - used, "; train.recompute: %d would make it fit",

@@ -24,7 +24,7 @@ static void describe_layer(model *m, int layer) {
     model_layer *y = &m->layer[layer];
     y->cell = (cell){.hidden = (int)config->hidden,
                      .columns = m->columns,
-                     .keep = m->use == MODEL_TRAINING,
+                     .keep = m->use != MODEL_INFERENCE,
                      .stages = stages,
                      .dropout = dropout_with(config->dropout, dropout_seed(config, layer))};
     for (int s = 0; s < stages; s++) {
@@ -105,16 +105,16 @@ static bool within_limits(const model *m, int segments, error *err) {
 }
 
 /* The recurrent weights decay; embedding, projection, head, gains and biases do not. */
-static void choose_decays(model *m) {
-    size_t groups = (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP;
-    uint8_t *decays = mem_alloc(groups, 1);
-    for (int i = 0; i < m->parameters.count; i++) {
-        const parameter *p = &m->parameters.items[i];
-        if (!p->decays) continue;
-        memset(decays + p->offset / DECAY_GROUP, 1, (p->count + DECAY_GROUP - 1) / DECAY_GROUP);
+static void choose_groups(model *m) {
+    size_t count = (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP;
+    uint8_t *groups = mem_alloc(count, 1);
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        const parameter *p = &m->parameters.items[m->stage_parameters[s].weight];
+        memset(groups + p->offset / DECAY_GROUP, m->squares[s] ? GROUP_OF_MUON : GROUP_DECAYS,
+               (p->count + DECAY_GROUP - 1) / DECAY_GROUP);
     }
-    m->be->upload(m->be, m->decays, decays, groups);
-    free(decays);
+    m->be->upload(m->be, m->groups, groups, count);
+    free(groups);
 }
 
 model *model_create(backend *be, const model_config *config, graph *const *graphs, int batch,
@@ -129,7 +129,7 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
                  .layers = (int)config->layers,
                  .text_weight = 1,
                  .label_weight = 1};
-    m->head_rows = VOCABULARY + (use == MODEL_TRAINING ? (int)model_class_rows(config) : 0);
+    m->head_rows = VOCABULARY + (use != MODEL_INFERENCE ? (int)model_class_rows(config) : 0);
     m->columns = (batch + multiple - 1) / multiple * multiple;
     if (graphs) {
         memcpy(m->graphs, graphs, (size_t)model_stages(config) * sizeof *graphs);
@@ -153,7 +153,7 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
         return NULL;
     }
     model_connect(m);
-    if (use == MODEL_TRAINING) choose_decays(m);
+    if (use != MODEL_INFERENCE) choose_groups(m);
     be->zero(be, m->no_bytes, VOCABULARY);
     be->zero(be, m->bytes, (size_t)steps * (size_t)m->columns);
     be->zero(be, m->targets, (size_t)steps * (size_t)m->columns * sizeof *m->targets);
@@ -215,7 +215,7 @@ void model_load(model *m, const float *weights) {
     backend *be = m->be;
     size_t reals = m->parameters.total * be->real_size;
     upload_reals(m, m->weights, weights);
-    if (m->use == MODEL_TRAINING) {
+    if (m->use != MODEL_INFERENCE) {
         be->copy(be, m->average, m->weights, reals);
         be->zero(be, m->gradient, reals);
         if (m->share) be->zero(be, m->share, reals);

@@ -128,7 +128,8 @@ const char *model_stage_name(const model_config *config, int stage, char name[16
 
 typedef enum model_use {
     MODEL_INFERENCE, /* weights alone */
-    MODEL_TRAINING   /* also gradients, moments, the moving average, every step's activations */
+    MODEL_TRAINING,  /* also gradients, moments, the moving average, every step's activations */
+    MODEL_MUON       /* the same, and dense weights of stages are trained by Muon */
 } model_use;
 
 /* The numbers of a stage's parameters in the table; -1 for what it does not have. */
@@ -192,6 +193,7 @@ typedef struct model {
     graph *graphs[CELL_MAX_STAGES];
     layout *layouts[CELL_MAX_STAGES], *projection_layouts[TABLE_WIDTHS], *head_layout;
     device_layout *devices[CELL_MAX_STAGES], *projection_devices[TABLE_WIDTHS], *head_device;
+    device_layout *squares[CELL_MAX_STAGES]; /* of Muon's products; NULL of stages that Adam has */
     parameter_table parameters;
     int head_weight, head_bias;   /* their numbers in the table */
     int class_weight, class_bias; /* likewise; in the arena they follow those of the head */
@@ -202,7 +204,7 @@ typedef struct model {
     /* Arenas in the parameter table's order, real; `operands` is what products read: `weights` (or
      * `average`) itself unless the precision is BF16 or rows are normed. */
     void *weights, *operands, *gradient, *moment1, *moment2, *average;
-    uint8_t *decays;   /* [groups] which weights decay: the recurrent ones, see adam in ops.h */
+    uint8_t *groups;   /* flags of adam in ops.h: the recurrent weights decay, or are Muon's */
     void *share;       /* the gradient of one segment; NULL if there is only one segment */
     void *into;        /* the arena that backward fills: gradient or share */
     void *rounded;     /* the copies that operands are; or NULL */
@@ -257,6 +259,10 @@ typedef struct model_wgrad {
 
 model_wgrad model_wgrad_of(const model *m, int stage);
 
+/* Whether Muon trains any weights, and the mean length of the rows of those of a stage. */
+bool model_uses_muon(const model *m);
+double model_row_length(const model *m, int stage);
+
 /* The number of blocks over the number of places for them, over all stages. */
 double model_density(const model *m);
 
@@ -310,7 +316,8 @@ void model_set_state(model *m, model_state_kind kind, const float *values);
  * and leave the last state there.
  *   run       the cell alone: h and c of every step (of the last segment)
  *   forward   also logits and losses; adds the losses to m->evaluation
- *   update    forward, backward and one step of Adam by m->arguments; likewise with m->report
+ *   update    forward, backward and one step of Adam, or of Muon for the weights that it trains, by
+ *             m->arguments; likewise with m->report
  *   gradient  update without the optimiser, for tests
  *   adapt     update by one step of dynamic evaluation in place of Adam: the moving average holds
  *             the trained weights, moment2 the mean squares of the gradient */

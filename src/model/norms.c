@@ -85,3 +85,12 @@ double *model_row_norms(const model *m, const void *arena, int s) {
     for (size_t i = 0; i < rows; i++) norms[i] = sqrt(norms[i] + WEIGHT_NORM_EPSILON);
     return norms;
 }
+
+double model_row_length(const model *m, int s) {
+    const size_t rows = layout_rows(m->layouts[s]);
+    double *squares = mem_alloc(rows, sizeof *squares), sum = 0;
+    add_squares(m, m->weights, s, squares);
+    for (size_t i = 0; i < rows; i++) sum += sqrt(squares[i]);
+    free(squares);
+    return sum / (double)rows;
+}

@@ -24,7 +24,6 @@ typedef struct parameter {
     double scale;
     const layout *layout; /* of block-sparse weights, for INIT_IDENTITY */
     int block;            /* likewise: units of a self-block, also in a dense matrix */
-    bool decays;          /* train.weight_decay applies to it */
 } parameter;
 
 enum { MAX_PARAMETERS = 80 };

@@ -337,6 +337,24 @@ static void remake_operands(model *m) {
     model_norm_rows(m);
 }
 
+/* The dense weights of stages, after Adam has gone past them. */
+static void step_muon(model *m, int s) {
+    const backend *be = m->be;
+    const int weight = m->stage_parameters[s].weight;
+    const muon_matrix w = {
+        .rows = (int)layout_rows(m->layouts[s]),
+        .columns = m->layouts[s]->in_block,
+        .square = m->squares[s],
+        .weights = model_address(m, m->weights, be->real_size, weight),
+        .momentum = model_address(m, m->moment1, be->real_size, weight),
+        .average = model_address(m, m->average, be->real_size, weight),
+        .gradient = model_address(m, m->gradient, be->real_size, weight),
+        .operands = model_address(m, rounded_weights(m), be->operand_size, weight),
+        .workspace = m->layer[0].cell.workspace,
+    };
+    muon_step(m->be, &w, m->arguments, m->report);
+}
+
 void model_update(model *m) {
     if (m->timing) m->timing->count = 0;
     compute_gradient(m);
@@ -344,7 +362,10 @@ void model_update(model *m) {
     begin_part(m, UPDATE_OPTIMISER);
     model_norm_rows_backward(m);
     m->be->adam(m->be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
-                m->average, rounded_weights(m), m->decays, m->arguments, m->report);
+                m->average, rounded_weights(m), m->groups, m->arguments, m->report);
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        if (m->squares[s]) step_muon(m, s);
+    }
     remake_operands(m);
     if (m->timing) m->be->mark(m->be, m->timing->count);
 }

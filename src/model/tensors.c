@@ -61,7 +61,6 @@ static void add_stage(model *m, int s) {
     parameter *sparse = &m->parameters.items[p->weight];
     sparse->layout = l;
     sparse->block = (int)config->block;
-    sparse->decays = true;
     p->gain = p->bias = NONE;
     if (below) return;
     if (config->norm != NORM_NONE) {

@@ -83,7 +83,7 @@ static const float *arena_values(const model *m, const void *arena, float **copy
 bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
                            error *err) {
     const parameter_table *table = &m->parameters;
-    const void *arena = m->use == MODEL_TRAINING ? m->average : m->weights;
+    const void *arena = m->use != MODEL_INFERENCE ? m->average : m->weights;
     float *copy;
     const float *values = arena_values(m, arena, &copy);
     tensor *tensors = mem_alloc((size_t)table->count + CELL_MAX_STAGES, sizeof *tensors);

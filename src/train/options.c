@@ -151,15 +151,23 @@ const config_key option_keys[] = {
     {"train.minutes", CONFIG_NUMBER, AT(train.minutes), NULL, 0, 1e6, NULL,
      "minutes after which the run ends, from the first update on; the number of updates that fit"
      " is found again and again", R | CONFIG_ABOVE_MINIMUM},
+    {"train.optimizer", CONFIG_CHOICE, AT(train.optimizer), "adam", 0, 0, OPTIMIZERS,
+     "what trains the dense recurrent weights: Adam, or Muon, whose steps are the momentum made "
+     "orthogonal; Adam trains all other weights", 0},
     {"train.lr", CONFIG_NUMBER, AT(train.lr), "0.002", 0, 1e3, NULL,
      "largest learning rate of Adam", CONFIG_ABOVE_MINIMUM},
+    {"train.muon_lr", CONFIG_NUMBER, AT(train.muon_lr), "0.012", 0, 1e3, NULL,
+     "largest learning rate of Muon, which rises and falls as train.lr does",
+     CONFIG_ABOVE_MINIMUM},
+    {"train.muon_momentum", CONFIG_NUMBER, AT(train.muon_momentum), "0.9", 0, 0.999999, NULL,
+     "decay of Muon's momentum", 0},
     {"train.lr_final", CONFIG_NUMBER, AT(train.lr_final), "0", 0, 1, NULL,
      "learning rate to which the decay would come one update after the last, as a share of "
      "train.lr", 0},
     {"train.schedule", CONFIG_CHOICE, AT(train.schedule), "linear", 0, 0, SCHEDULES,
      "shape of the learning rate's decay after warm-up", 0},
     {"train.warmup", CONFIG_INTEGER, AT(train.warmup), "100", 0, 1e9, NULL,
-     "number of updates over which the learning rate rises from 0 to train.lr", 0},
+     "number of updates over which the learning rate rises from 0", 0},
     {"train.beta1", CONFIG_NUMBER, AT(train.beta1), "0.9", 0, 0.999999, NULL,
      "decay of Adam's first moment", 0},
     {"train.beta2", CONFIG_NUMBER, AT(train.beta2), "0.98", 0, 0.999999, NULL,
@@ -440,6 +448,10 @@ bool options_graphs(const options *o, graph *graphs[CELL_MAX_STAGES], error *err
     error reason = *err;
     return *reason.key != '\0' &&
            config_refuse(&o->config, err, reason.key, "%s", error_message(&reason));
+}
+
+model_use options_use(const options *o) {
+    return o->train.optimizer == OPTIMIZER_MUON ? MODEL_MUON : MODEL_TRAINING;
 }
 
 /* --------------------------------------------------------------------------------- metadata */

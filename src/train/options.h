@@ -10,10 +10,12 @@
 
 typedef enum device_choice { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA } device_choice;
 typedef enum precision_choice { PRECISION_AUTO, PRECISION_FP32, PRECISION_BF16 } precision_choice;
+typedef enum optimizer_choice { OPTIMIZER_ADAM, OPTIMIZER_MUON } optimizer_choice;
 typedef enum lr_schedule { SCHEDULE_LINEAR, SCHEDULE_COSINE, SCHEDULE_CONSTANT } lr_schedule;
 
 #define DEVICES    "auto cpu cuda"
 #define PRECISIONS "auto fp32 bf16"
+#define OPTIMIZERS "adam muon"
 #define SCHEDULES  "linear cosine constant"
 
 enum { CLASS_WEIGHT_NONE, CLASS_WEIGHT_BALANCED };
@@ -40,7 +42,8 @@ typedef struct train_options {
     int64_t batch, bptt, recompute;
     int64_t steps; /* limits of the run; 0 means none */
     double epochs, minutes;
-    double lr, lr_final;
+    int optimizer; /* optimizer_choice */
+    double lr, lr_final, muon_lr, muon_momentum;
     int schedule; /* lr_schedule */
     int64_t warmup;
     double beta1, beta2, epsilon, weight_decay, clip, average;
@@ -81,6 +84,9 @@ bool options_check(options *o, error *err);
 
 /* Like model_graphs, but its error also says where the key was set. */
 bool options_graphs(const options *o, graph *graphs[CELL_MAX_STAGES], error *err);
+
+/* What a model is made for that is trained. */
+model_use options_use(const options *o);
 
 /* The first function writes the model's keys to `entries`, which has room for `option_count`, and
  * returns their number. The second one reads them back. */

@@ -89,8 +89,15 @@ static bool read_data(trainer *tr, error *err) {
 static model *training_model(const trainer *tr, graph *const *graphs, error *err) {
     const train_options *t = &tr->o->train;
     model *m = model_create(tr->be, &tr->o->model, graphs, tr->streams.count, (int)t->bptt,
-                            (int)t->recompute, MODEL_TRAINING, err);
+                            (int)t->recompute, options_use(tr->o), err);
     if (!m) return NULL;
+    if (t->optimizer == OPTIMIZER_MUON && !model_uses_muon(m)) {
+        model_free(m);
+        config_refuse(
+            &tr->o->config, err, "train.optimizer",
+            "expected adam: muon trains dense weights, and this model's are block-sparse");
+        return NULL;
+    }
     model_set_first_stream(m, tr->streams.first);
     m->text_weight = t->text_weight;
     m->label_weight = t->label_weight;
@@ -265,6 +272,20 @@ static void set_end(trainer *tr) {
     if (tr->run.resumed && s->step > 0) say_new_rate(tr, total_before);
 }
 
+/* Which weights Muon trains, where it trains any. */
+static void describe_optimizer(const model *m) {
+    char names[CELL_MAX_STAGES * 18] = "", name[16];
+    size_t weights = 0, used = 0;
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        if (!m->squares[s]) continue;
+        weights += m->parameters.items[m->stage_parameters[s].weight].count;
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                                 model_stage_name(&m->config, s, name));
+    }
+    if (weights > 0)
+        log_line("optimizer: muon for %s, %zu weights; adam for the rest", names, weights);
+}
+
 void trainer_describe(const trainer *tr) {
     const model *m = tr->m;
     const options *o = tr->o;
@@ -288,6 +309,7 @@ void trainer_describe(const trainer *tr) {
     log_line("model: %s, %s%" PRId64 " units, %zu parameters",
              config_choice(CELL_KINDS, (int)m->config.cell, cell, sizeof cell), layers,
              m->config.hidden, parameter_scalars(&m->parameters));
+    describe_optimizer(m);
     log_line("memory: %s", plan_text(&m->plan, text));
     if (tr->run.start == TRAIN_RESUME && !tr->run.resumed) {
         log_line("resume: there is no %s/last.state, so the run starts from its beginning",

@@ -53,9 +53,11 @@ static void issue_update(void *argument) {
 
 void train_step(model *m, recording *update, const minibatch *batch, const train_options *t,
                 int64_t step, int64_t end) {
-    const double done = (double)step;
+    const double done = (double)step, rate = schedule_lr(t, step, end);
     const update_arguments arguments = {
-        .learning_rate = schedule_lr(t, step, end),
+        .learning_rate = rate,
+        .muon_learning_rate = rate / t->lr * t->muon_lr,
+        .muon_momentum = t->muon_momentum,
         .beta1 = t->beta1,
         .beta2 = t->beta2,
         .epsilon = t->epsilon,
@@ -214,6 +216,18 @@ static bool check_result(const trainer *tr, error *err) {
                tr->run.path, bpc);
 }
 
+/* How long the rows have become that Muon turns: the longer, the slower. */
+static void log_rows(const model *m) {
+    char text[CELL_MAX_STAGES * 32] = "", name[16];
+    size_t used = 0;
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        if (!m->squares[s]) continue;
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %.3g", used ? ", " : "",
+                                 model_stage_name(&m->config, s, name), model_row_length(m, s));
+    }
+    if (used > 0) log_line("mean length of rows: %s", text);
+}
+
 static void report_result(const trainer *tr, train_result *result) {
     const run_state *s = &tr->state;
     *result =
@@ -258,6 +272,7 @@ bool train_run(options *o, const char *folder, train_start start, train_result *
         done = run_updates(&tr, err);
     }
     done = done && check_result(&tr, err);
+    if (done && trainer_leads(&tr)) log_rows(tr.m);
     if (done) report_result(&tr, result);
     tear_down(&tr);
     return done;

@@ -1,14 +1,8 @@
-/* What only a GPU can tell a benchmark, see bench.h: times by events,
- * random data made where it is needed, and kernels that measure a ceiling each.
- *
- *   read     every multiprocessor reads its share of an array 16 bytes a thread, past its own
- * cache; each round it takes another's share. Floor: the bytes over the L2's bandwidth, or the
- *            memory's where the array does not fit there
- *   nothing  an empty kernel: what a node of a graph costs
- *   exchange a thread block a multiprocessor; in each round it leaves a number and waits until it
- *            has read at least that of all others: a way to the L2, and one back */
+/* What only a GPU can tell a benchmark, see bench.h: times by events, random data made where it is
+ * needed, and an exchange: a thread block a multiprocessor; in each round it leaves a number and
+ * waits until it has read at least that of all others, a way to the L2 and one back. */
 #include "bench/measure.h"
-#include "bench/rivals.h"
+#include "bench.h"
 #include "device/philox.cuh"
 #include "device/waits.cuh"
 #include "products/products.h"
@@ -16,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS = 256, READ_THREADS = 512, READ_BLOCKS = 2 /* a multiprocessor */, UNROLL = 8 };
+enum { THREADS = 256 };
 
 /* ------------------------------------------------------------------------------------- timing */
 
@@ -50,18 +44,10 @@ double cuda_elapsed(backend *be, int from, int to) {
 
 /* ------------------------------------------------------------------------------------- device */
 
-static int attribute(backend *be, cudaDeviceAttr which) {
-    int value = 0;
-    cuda_ok(be, cudaDeviceGetAttribute(&value, which, 0), "device");
-    return value;
-}
-
 static size_t cache_bytes(backend *be) {
-    return (size_t)attribute(be, cudaDevAttrL2CacheSize);
-}
-
-static int processors(backend *be) {
-    return cuda_of(be)->processors;
+    int bytes = 0;
+    cuda_ok(be, cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, 0), "device");
+    return (size_t)bytes;
 }
 
 /* ---------------------------------------------------------------------------------- randomise */
@@ -84,11 +70,11 @@ template <typename T> static __global__ void randomise_kernel(T *x, size_t count
     }
 }
 
-static void randomise(backend *be, void *x, bench_math math, size_t count, uint64_t seed) {
+static void randomise(backend *be, void *x, size_t count, uint64_t seed) {
     cuda_backend *cuda = cuda_of(be);
     cuda_weights_change(be);
     int blocks = cuda->processors * 8;
-    if (math == MATH_BF16) {
+    if (be->precision == BF16) {
         randomise_kernel<<<blocks, THREADS, 0, cuda->stream>>>((bf16 *)x, count, seed);
     } else {
         randomise_kernel<<<blocks, THREADS, 0, cuda->stream>>>((float *)x, count, seed);
@@ -96,46 +82,7 @@ static void randomise(backend *be, void *x, bench_math math, size_t count, uint6
     cuda_launched(be, "randomise");
 }
 
-/* ----------------------------------------------------------------------------------- ceilings */
-
-/* x: `count` vectors of 16 bytes. `sink` is never written: no sum of random bytes is that value,
- * and if one were, nothing would be lost. */
-static __global__ void __launch_bounds__(READ_THREADS, READ_BLOCKS)
-    read_kernel(const uint4 *x, size_t count, int times, uint32_t *sink) {
-    size_t step = (size_t)gridDim.x * READ_THREADS;
-    uint32_t sum = 0;
-    for (int round = 0; round < times; round++) {
-        size_t block = (blockIdx.x + (size_t)round * 61) % gridDim.x;
-        size_t i = block * READ_THREADS + threadIdx.x;
-        for (; i < count; i += UNROLL * step) {
-            uint4 v[UNROLL];
-#pragma unroll
-            for (int k = 0; k < UNROLL; k++) {
-                bool there = i + k * step < count;
-                v[k] = there ? __ldcg(x + i + k * step) : make_uint4(0, 0, 0, 0);
-            }
-#pragma unroll
-            for (int k = 0; k < UNROLL; k++) sum ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
-        }
-        sum = sum * 2654435761u + round; /* rounds do not cancel */
-    }
-    if (sum == 0xDEADBEEF) *sink = sum;
-}
-
-static void read_array(backend *be, const void *x, size_t bytes, int times) {
-    cuda_backend *cuda = cuda_of(be);
-    read_kernel<<<cuda->processors * READ_BLOCKS, READ_THREADS, 0, cuda->stream>>>(
-        (const uint4 *)x, bytes / sizeof(uint4), times, (uint32_t *)cuda->partial);
-    cuda_launched(be, "read");
-}
-
-static __global__ void empty_kernel() {}
-
-static void nothing(backend *be) {
-    cuda_backend *cuda = cuda_of(be);
-    empty_kernel<<<cuda->processors, THREADS, 0, cuda->stream>>>();
-    cuda_launched(be, "nothing");
-}
+/* ----------------------------------------------------------------------------------- exchange */
 
 static __global__ void __launch_bounds__(THREADS)
     exchange_kernel(uint32_t *words, int times, uint32_t *stuck) {
@@ -171,7 +118,5 @@ static void explain(backend *be, FILE *out) {
     cuda_of(be)->explained = out;
 }
 
-const bench_tools cuda_bench_tools = {
-    cache_bytes, processors, kernel_name,  products_force, explain,   randomise,  read_array,
-    nothing,     exchange,   rival_create, rival_weights,  rival_run, rival_free,
-};
+const bench_tools cuda_bench_tools = {cache_bytes, kernel_name, products_force,
+                                      explain,     randomise,   exchange};

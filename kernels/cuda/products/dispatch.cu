@@ -374,12 +374,13 @@ void cuda_conv_wgrad(backend *be, const device_layout *device, const tap_table *
     make_product(be, device, &c);
 }
 
-/* cuBLAS sums over one dimension, so operands of several steps, or with a stride, are packed
- * first. */
+/* cuBLAS sums over one dimension, so operands of several steps, or with a stride, are packed first;
+ * see pack_steps in cublas.cu. */
 size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns) {
     device_layout device = {*l};
     const product_call c = {WGRAD, steps, columns, REAL};
     if (is_sparse(l) || kernels[find_kernel(be, &device, &c)].run != cublas_run) return 0;
+    if (steps == 1 && l->in_stride == 1) return 0;
     return be->operand_size * (layout_rows(l) + (size_t)l->in_block) * (size_t)steps *
            (size_t)columns;
 }

@@ -37,12 +37,14 @@ static __device__ inline void adam_element(const adam_factors &f, float kept, fl
 /* Four weights a thread. `operands` is NULL where the operands are the weights. */
 static __global__ void adam_kernel(size_t quads, float4 *weights, const float4 *gradient,
                                    float4 *moment1, float4 *moment2, float4 *average,
-                                   bf16 *operands, const uint8_t *decays,
+                                   bf16 *operands, const uint8_t *groups,
                                    const adam_factors *factors) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     const adam_factors f = *factors;
     if (i >= quads || !f.apply) return;
-    const float kept = decays && decays[i / (DECAY_GROUP / 4)] ? f.kept : 1;
+    const int flags = groups ? groups[i / (DECAY_GROUP / 4)] : 0;
+    if (flags & GROUP_OF_MUON) return;
+    const float kept = flags & GROUP_DECAYS ? f.kept : 1;
     float4 g = gradient[i], w = weights[i], m = moment1[i], v = moment2[i], a = average[i];
     adam_element(f, kept, g.x, w.x, m.x, v.x, a.x);
     adam_element(f, kept, g.y, w.y, m.y, v.y, a.y);
@@ -61,7 +63,7 @@ static __global__ void adam_kernel(size_t quads, float4 *weights, const float4 *
 
 /* `count` is a multiple of 4: arenas are padded. */
 void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
-               void *moment2, void *average, void *operands, const uint8_t *decays,
+               void *moment2, void *average, void *operands, const uint8_t *groups,
                const update_arguments *arguments, update_report *report) {
     cuda_weights_change(be);
     cuda_backend *cuda = cuda_of(be);
@@ -71,7 +73,7 @@ void cuda_adam(backend *be, size_t count, void *weights, const void *gradient, v
                                                            cuda->factors);
     adam_kernel<<<(unsigned)((quads + 255) / 256), 256, 0, cuda->stream>>>(
         quads, (float4 *)weights, (const float4 *)gradient, (float4 *)moment1, (float4 *)moment2,
-        (float4 *)average, operands == weights ? NULL : (bf16 *)operands, decays, cuda->factors);
+        (float4 *)average, operands == weights ? NULL : (bf16 *)operands, groups, cuda->factors);
     cuda_launched(be, "adam");
 }
 
