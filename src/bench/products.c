@@ -20,29 +20,39 @@ static const char *const product_names[] = {"fprop", "dgrad", "wgrad"};
 /* ------------------------------------------------------------------------------------- grid */
 
 /* clang-format off */
-#define VALUES(...) {__VA_ARGS__}
-#define COUNT(...)  (sizeof((int[]){__VA_ARGS__}) / sizeof(int))
-#define LIST(name, ...) .values[name] = VALUES(__VA_ARGS__), .count[name] = COUNT(__VA_ARGS__)
-#define SLICE(P, Y, G, R, ...) {LIST(AXIS_PRECISION, P), Y, LIST(AXIS_GATES, G), R, __VA_ARGS__, \
-    LIST(AXIS_DENSITY, 5000, 2000, 1000, 500, 300, 100)}
-#define PRODUCT_LIST(...)   LIST(AXIS_PRODUCT, __VA_ARGS__)
-#define PATTERN_LIST(...)   LIST(AXIS_PATTERN, __VA_ARGS__)
-#define BLOCK_LIST(...)     LIST(AXIS_BLOCK, __VA_ARGS__)
-#define COLUMN_LIST(...)    LIST(AXIS_COLUMNS, __VA_ARGS__)
-#define ALL_PRODUCTS PRODUCT_LIST(PRODUCT_FPROP, PRODUCT_DGRAD, PRODUCT_WGRAD)
-enum { IN_BF16, IN_FP32 };
-enum { RANDOM, RING, SCALE_FREE };
+#define LIST(axis, ...) .values[axis] = {__VA_ARGS__}, \
+    .count[axis] = sizeof((int[]){__VA_ARGS__}) / sizeof(int)
+#define PRECISION_(...) LIST(AXIS_PRECISION, __VA_ARGS__)
+#define PRODUCT_(...)   LIST(AXIS_PRODUCT, __VA_ARGS__)
+#define GATES_(...)     LIST(AXIS_GATES, __VA_ARGS__)
+#define PATTERN_(...)   LIST(AXIS_PATTERN, __VA_ARGS__)
+#define BLOCK_(...)     LIST(AXIS_BLOCK, __VA_ARGS__)
+#define COLUMNS_(...)   LIST(AXIS_COLUMNS, __VA_ARGS__)
+#define DENSITY_        LIST(AXIS_DENSITY, 5000, 2000, 1000, 500, 300, 100)
 
-const product_axes product_default =
-    SLICE(IN_BF16, PRODUCT_LIST(PRODUCT_FPROP), 1, PATTERN_LIST(RANDOM), BLOCK_LIST(32), COLUMN_LIST(32));
+enum { B16, F32 };
+enum { RANDOM, RING, SCALE_FREE };
+enum { Y = PRODUCT_FPROP, DX = PRODUCT_DGRAD, DW = PRODUCT_WGRAD };
+
+const product_axes product_default = {PRECISION_(B16), PRODUCT_(Y), GATES_(1), PATTERN_(RANDOM),
+                                      BLOCK_(32), COLUMNS_(32), DENSITY_};
 
 static const product_axes slices[] = {
-    SLICE(IN_BF16, ALL_PRODUCTS, 1, PATTERN_LIST(RANDOM), BLOCK_LIST(32),
-          COLUMN_LIST(8, 32, 48, 64, 96, 128, 200, 256, 512, 8192)),
-    SLICE(IN_BF16, ALL_PRODUCTS, 4, PATTERN_LIST(RANDOM, RING), BLOCK_LIST(32), COLUMN_LIST(32, 128, 512, 8192)),
-    SLICE(IN_BF16, ALL_PRODUCTS, 1, PATTERN_LIST(RING, SCALE_FREE), BLOCK_LIST(32), COLUMN_LIST(32, 512, 8192)),
-    SLICE(IN_BF16, ALL_PRODUCTS, 1, PATTERN_LIST(RANDOM), BLOCK_LIST(8, 16, 64, 128), COLUMN_LIST(32, 512, 8192)),
-    SLICE(IN_FP32, ALL_PRODUCTS, 1, PATTERN_LIST(RANDOM), BLOCK_LIST(32), COLUMN_LIST(32, 64, 128, 512)),
+    /* every N */
+    {PRECISION_(B16), PRODUCT_(Y, DX, DW), GATES_(1), PATTERN_(RANDOM), BLOCK_(32),
+     COLUMNS_(8, 32, 48, 64, 96, 128, 200, 256, 512, 8192), DENSITY_},
+    /* four gates on one pattern, as in the cell */
+    {PRECISION_(B16), PRODUCT_(Y, DX, DW), GATES_(4), PATTERN_(RANDOM, RING), BLOCK_(32),
+     COLUMNS_(32, 128, 512, 8192), DENSITY_},
+    /* the other patterns */
+    {PRECISION_(B16), PRODUCT_(Y, DX, DW), GATES_(1), PATTERN_(RING, SCALE_FREE), BLOCK_(32),
+     COLUMNS_(32, 512, 8192), DENSITY_},
+    /* the other blocks */
+    {PRECISION_(B16), PRODUCT_(Y, DX, DW), GATES_(1), PATTERN_(RANDOM), BLOCK_(8, 16, 64, 128),
+     COLUMNS_(32, 512, 8192), DENSITY_},
+    /* the other precision */
+    {PRECISION_(F32), PRODUCT_(Y, DX, DW), GATES_(1), PATTERN_(RANDOM), BLOCK_(32),
+     COLUMNS_(32, 64, 128, 512), DENSITY_},
 };
 /* clang-format on */
 

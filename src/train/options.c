@@ -156,10 +156,10 @@ const config_key option_keys[] = {
      "orthogonal; Adam trains all other weights", 0},
     {"train.lr", CONFIG_NUMBER, AT(train.lr), "0.002", 0, 1e3, NULL,
      "largest learning rate of Adam", CONFIG_ABOVE_MINIMUM},
-    {"train.muon_lr", CONFIG_NUMBER, AT(train.muon_lr), "0.012", 0, 1e3, NULL,
+    {"train.muon_lr", CONFIG_NUMBER, AT(train.muon_lr), "0.018", 0, 1e3, NULL,
      "largest learning rate of Muon, which rises and falls as train.lr does",
      CONFIG_ABOVE_MINIMUM},
-    {"train.muon_momentum", CONFIG_NUMBER, AT(train.muon_momentum), "0.9", 0, 0.999999, NULL,
+    {"train.muon_momentum", CONFIG_NUMBER, AT(train.muon_momentum), "0.8", 0, 0.999999, NULL,
      "decay of Muon's momentum", 0},
     {"train.lr_final", CONFIG_NUMBER, AT(train.lr_final), "0", 0, 1, NULL,
      "learning rate to which the decay would come one update after the last, as a share of "

@@ -1,8 +1,8 @@
 /* What only a GPU can tell a benchmark, see bench.h: times by events, random data made where it is
  * needed, and an exchange: a thread block a multiprocessor; in each round it leaves a number and
  * waits until it has read at least that of all others, a way to the L2 and one back. */
-#include "bench/measure.h"
 #include "bench.h"
+#include "bench/measure.h"
 #include "device/philox.cuh"
 #include "device/waits.cuh"
 #include "products/products.h"
