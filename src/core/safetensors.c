@@ -227,6 +227,9 @@ static bool read_header(safetensors *file, const char *header, size_t length, co
 }
 
 static bool checksum_holds(const safetensors *file, size_t header_size) {
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+    return true; /* tests/fuzz: hardly any changed input would get further */
+#endif
     const char *stated = safetensors_metadata(file, "checksum");
     if (!stated) return true; /* another program's file: its own format says what it is */
     const char *bytes = (const char *)file->map.bytes;

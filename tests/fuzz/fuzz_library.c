@@ -165,13 +165,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     return 0;
 }
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed) {
-    enum { LONGEST = 256 };
-    draw_seed(seed);
-    if (draw_once_in(4) || size == 0) {
-        size = draw(capacity < LONGEST ? capacity : LONGEST);
-        for (size_t i = 0; i < size; i++) data[i] = (uint8_t)draw(256);
-    }
-    return LLVMFuzzerMutate(data, size, capacity < LONGEST ? capacity : LONGEST);
-}

@@ -1,6 +1,6 @@
 /* A checkpoint is opened, made a model, and run, as eval does. */
+#include "fuzz.h"
 #include "models.h"
-#include "tensors.h"
 
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
@@ -11,14 +11,11 @@
 enum { CELLS = 3 };
 
 static const char *path;
-static uint8_t *valid[CELLS];
-static size_t valid_size[CELLS];
 static backend *be;
 static corpus *text;
 static sequence *bytes;
 
 static void release(void) {
-    for (int i = 0; i < CELLS; i++) free(valid[i]);
     sequence_free(bytes);
     corpus_free(text);
     be->destroy(be);
@@ -36,7 +33,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
         if (!be) be = options_backend(&o.run, &err);
         model *m = tiny_model(be, &o);
         require(checkpoint_save_model(m, &o, 7, path, &err), err.text);
-        valid[i] = scratch_read(path, &valid_size[i]);
+        add_seed(path);
         model_free(m);
         options_free(&o);
     }
@@ -69,10 +66,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     checkpoint_close(&c);
     return 0;
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed) {
-    draw_seed(seed);
-    const uint64_t cell = draw(CELLS);
-    return tensors_mutate(data, size, capacity, valid[cell], valid_size[cell]);
 }

@@ -1,6 +1,6 @@
 /* .npy files by themselves, and as the features or labels of a probe's dataset. The first byte of
  * an input chooses; the rest is the file. */
-#include "arrays.h"
+#include "fuzz.h"
 
 #include "probe/dataset.h"
 
@@ -11,23 +11,20 @@ enum { ROWS = 6, UNITS = 3 };
 
 static const char *features, *labels, *alone;
 static char prefix[512];
-static buffer good_features, good_labels;
+enum { HEADER = 128 };
 
-static void release(void) {
-    free(good_features.bytes);
-    free(good_labels.bytes);
-}
+static uint8_t good_features[HEADER + ROWS * UNITS * 4], good_labels[HEADER + ROWS * 4];
 
-static void add_header(buffer *b, const char *type, const char *shape) {
-    char header[119];
-    memset(header, ' ', 118);
-    char text[119];
-    const int used = snprintf(
-        text, sizeof text, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", type, shape);
-    memcpy(header, text, (size_t)used);
-    header[117] = '\n';
-    buffer_add(b, "\x93NUMPY\x01\0\x76\0", 10);
-    buffer_add(b, header, 118);
+static void make(uint8_t *file, const char *type, const char *shape, const void *data,
+                 size_t size) {
+    memset(file, ' ', HEADER);
+    memcpy(file, "\x93NUMPY\x01\0\x76\0", 10);
+    const int used =
+        snprintf((char *)file + 10, HEADER - 10,
+                 "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", type, shape);
+    file[10 + used] = ' ';
+    file[HEADER - 1] = '\n';
+    memcpy(file + HEADER, data, size);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
@@ -39,11 +36,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     labels = scratch_path("data.labels.npy");
     alone = scratch_path("alone.npy");
     snprintf(prefix, sizeof prefix, "%.*s", (int)(strlen(features) - 4), features);
-    add_header(&good_features, "<f4", "(6, 3)");
-    buffer_add(&good_features, x, sizeof x);
-    add_header(&good_labels, "<i4", "(6,)");
-    buffer_add(&good_labels, y, sizeof y);
-    atexit(release);
+    make(good_features, "<f4", "(6, 3)", x, sizeof x);
+    make(good_labels, "<i4", "(6,)", y, sizeof y);
     return 0;
 }
 
@@ -88,22 +82,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     case 0: read_alone(rest, left); return 0;
     case 1:
         scratch_write(features, rest, left);
-        scratch_write(labels, good_labels.bytes, good_labels.size);
+        scratch_write(labels, good_labels, sizeof good_labels);
         break;
     default:
-        scratch_write(features, good_features.bytes, good_features.size);
+        scratch_write(features, good_features, sizeof good_features);
         scratch_write(labels, rest, left);
     }
     read_dataset();
     return 0;
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed) {
-    draw_seed(seed);
-    if (size > 0 && draw_once_in(2)) return LLVMFuzzerMutate(data, size, capacity);
-    buffer b = {0};
-    const uint8_t kind = (uint8_t)draw(3);
-    buffer_add(&b, &kind, 1);
-    array_build(&b, kind == 2 ? "<i4" : "<f4", ROWS, kind == 2 ? 0 : UNITS);
-    return buffer_take(&b, data, capacity);
 }

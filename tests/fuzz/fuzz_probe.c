@@ -1,5 +1,5 @@
 /* A saved probe, or a saved classifier, is opened and applied, as predict does. */
-#include "tensors.h"
+#include "fuzz.h"
 
 #include "classify/classifier.h"
 #include "probe/calibration.h"
@@ -14,11 +14,8 @@ enum { PROBE, CLASSIFIER, KINDS };
 
 static const char *paths[KINDS];
 static char *folder;
-static uint8_t *valid[KINDS];
-static size_t valid_size[KINDS];
 
 static void release(void) {
-    for (int i = 0; i < KINDS; i++) free(valid[i]);
     free(folder);
 }
 
@@ -58,7 +55,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     paths[CLASSIFIER] = strdup(scratch_path(CLASSIFIER_FILE));
     require(saved_write(&p, paths[PROBE], &err), err.text);
     make_classifier();
-    for (int i = 0; i < KINDS; i++) valid[i] = scratch_read(paths[i], &valid_size[i]);
+    for (int i = 0; i < KINDS; i++) add_seed(paths[i]);
     atexit(release);
     return 0;
 }
@@ -109,10 +106,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(probability);
     saved_close(&p);
     return 0;
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed) {
-    draw_seed(seed);
-    const uint64_t kind = draw(KINDS);
-    return tensors_mutate(data, size, capacity, valid[kind], valid_size[kind]);
 }

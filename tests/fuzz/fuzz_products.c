@@ -114,14 +114,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     smallworld_product_free(p);
     return 0;
 }
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed) {
-    enum { LONGEST = 128 };
-    draw_seed(seed);
-    if (draw_once_in(2) || size == 0) {
-        size = 24 + draw(LONGEST - 24);
-        if (size > capacity) size = capacity;
-        for (size_t i = 0; i < size; i++) data[i] = (uint8_t)draw(256);
-    }
-    return LLVMFuzzerMutate(data, size, capacity < LONGEST ? capacity : LONGEST);
-}

@@ -1,5 +1,5 @@
 /* safetensors files of any program. */
-#include "tensors.h"
+#include "fuzz.h"
 
 #include "core/safetensors.h"
 
@@ -7,12 +7,6 @@
 #include <string.h>
 
 static const char *path;
-static uint8_t *valid;
-static size_t valid_size;
-
-static void release(void) {
-    free(valid);
-}
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc;
@@ -27,8 +21,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     error err;
     path = scratch_path("input.safetensors");
     require(safetensors_write(path, tensors, 5, entries, 2, &err), err.text);
-    valid = scratch_read(path, &valid_size);
-    atexit(release);
+    add_seed(path);
     return 0;
 }
 
@@ -53,9 +46,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     safetensors_close(&file);
     return 0;
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed) {
-    draw_seed(seed);
-    return tensors_mutate(data, size, capacity, valid, valid_size);
 }

@@ -1,6 +1,6 @@
 /* last.state is read into an existing model, as train --resume does. */
+#include "fuzz.h"
 #include "models.h"
-#include "tensors.h"
 
 #include "train/checkpoint.h"
 
@@ -8,14 +8,11 @@
 #include <string.h>
 
 static const char *path;
-static uint8_t *valid;
-static size_t valid_size;
 static options o;
 static backend *be;
 static model *m;
 
 static void release(void) {
-    free(valid);
     model_free(m);
     be->destroy(be);
     options_free(&o);
@@ -31,7 +28,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     be = options_backend(&o.run, &err);
     m = tiny_model(be, &o);
     require(checkpoint_save_state(m, &state, path, &err), err.text);
-    valid = scratch_read(path, &valid_size);
+    add_seed(path);
     atexit(release);
     return 0;
 }
@@ -55,9 +52,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int s = 0; s < CELL_MAX_STAGES; s++) graph_free(graphs[s]);
     safetensors_close(&file);
     return 0;
-}
-
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed) {
-    draw_seed(seed);
-    return tensors_mutate(data, size, capacity, valid, valid_size);
 }

@@ -3,7 +3,7 @@
 #   tests/fuzz/run.sh [SECONDS [TARGET...]]   default: 3600 seconds in all, shared among all targets
 # Inputs that reach new code gather in build-fuzz/corpus/TARGET, from which the next run goes on. An input
 # that crashes, hangs, or takes more memory than it should is left in build-fuzz/TARGET-*, and the script
-# fails: mend the fault and move the input to tests/fuzz/found/TARGET.
+# fails: mend the fault and add the input to TARGET's folder in tests/fuzz/corpus.tar.gz.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -13,7 +13,7 @@ targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(safetensors model state probe config npy json graph text library products)
 
 scripts/install.sh --fuzz
-instrument="-g -O1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined"
+instrument="-DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -g -O1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined"
 scripts/build.sh build-fuzz -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=None -DSMALLWORLD_FUZZ=ON \
   -DSMALLWORLD_CUDA=OFF -DCMAKE_C_FLAGS="$instrument -fno-sanitize-recover=all" \
   -DCMAKE_EXE_LINKER_FLAGS=-fsanitize=address,undefined -- "${targets[@]/#/fuzz_}"
@@ -25,13 +25,10 @@ trap 'rm -rf "$TMPDIR"' EXIT
 fuzz() { # TARGET
   local corpus=build-fuzz/corpus/$1
   local options=(-max_total_time=$each -max_len=65536 -timeout=60 -rss_limit_mb=1024 -malloc_limit_mb=256
-                 -print_final_stats=1 -artifact_prefix="build-fuzz/$1-")
-  local seeds=() folder
-  for folder in "tests/fuzz/corpus/$1" "tests/fuzz/found/$1"; do
-    [ ! -d "$folder" ] || seeds+=("$folder")
-  done
-  mkdir -p "$corpus"
-  if ! "build-fuzz/tests/fuzz/fuzz_$1" "${options[@]}" "$corpus" "${seeds[@]}" \
+                 -print_final_stats=1 -artifact_prefix="build-fuzz/$1-" -dict=tests/fuzz/words.dict)
+  local seeds="build-fuzz/tests/fuzz/corpus/$1"
+  mkdir -p "$corpus" "$seeds"
+  if ! FUZZ_SEEDS=$seeds "build-fuzz/tests/fuzz/fuzz_$1" "${options[@]}" "$corpus" "$seeds" \
       >"build-fuzz/$1.log" 2>&1; then
     echo "$1: FAILED; the end of build-fuzz/$1.log:"
     tail -n 30 "build-fuzz/$1.log"
