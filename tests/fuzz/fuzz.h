@@ -1,6 +1,6 @@
 /* What the fuzz targets share. A target is one file, whose LLVMFuzzerTestOneInput reads an input as
- * the program would. If it is built by clang with SMALLWORLD_FUZZ, libFuzzer drives it (run.sh), with
- * the words of TARGET.dict, and checksums hold whatever they are; otherwise replay.c does. */
+ * the program would. If it is built by clang with SMALLWORLD_FUZZ, libFuzzer drives it (run.sh),
+ * with words.dict, and checksums hold whatever they are; otherwise replay.c does. */
 #ifndef SMALLWORLD_TESTS_FUZZ_H
 #define SMALLWORLD_TESTS_FUZZ_H
 
