@@ -177,18 +177,6 @@ def change_metadata(content, key, value):
     return changed[:at] + f"{zlib.crc32(changed):08x}".encode() + changed[at + 8:]
 
 
-def rename_metadata(content, key, now, value):
-    """Returns a checkpoint with another key in place of one and of newer ones."""
-    header, data = split_safetensors(content)
-    for gone in key, "model.coupled_gates", "model.init_gain":
-        header["__metadata__"].pop(gone)
-    header["__metadata__"] |= {now: value, "checksum": "00000000"}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    whole = struct.pack("<Q", len(text)) + text + data
-    return whole.replace(b'"checksum": "00000000', b'"checksum": "%08x' % zlib.crc32(whole), 1)
-
-
 def main(doc):
     """Runs the tests of the file that calls it, which was given the program's path."""
     global PROGRAM

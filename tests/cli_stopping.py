@@ -37,23 +37,6 @@ class Cache(cli.Case):
         self.assertRegex(err, "the text, unpacked, takes 8.0 TiB, and the disk has .* left; data.cache or TMPDIR")
         self.assertLess(time.time() - start, 5)
 
-    def test_gone(self):
-        self.refused("data.window: is gone: text is unpacked into the folder data.cache", "train", "config.yaml", "--out",
-                     "no", "--set", "data.window=1e9", status=2)
-        self.run_program("train", "config.yaml", "--out", "run", "--set", "train.steps=2")
-        config = self.read("run/config.yaml").decode()
-        saved = config.replace("  cache: null\n", "  window: null\n").replace(
-            "  clip:", "  prune_density: null\n  prune_every: 100\n  prune_from: 0.1\n  prune_until: 0.6\n  clip:")
-        self.assertIn("prune_until", saved)
-        self.write("run/config.yaml", saved)
-        self.run_program("train", "--resume", "run", "--set", "train.steps=3")
-        self.write("run/config.yaml", saved.replace("prune_density: null", "prune_density: 0.5"))
-        advice = "train.prune_density: is gone: train, take weak blocks away by smallworld prune, and train on"
-        self.refused(advice, "train", "--resume", "run", "--set", "train.steps=4")
-        self.refused(advice, "train", "config.yaml", "--out", "no", "--set", "train.prune_density=0.5", status=2)
-        self.refused("train.prune_every: is gone", "train", "config.yaml", "--out", "no", "--set", "train.prune_every=5",
-                     status=2)
-
 
 class Signals(cli.Case):
     """A run of a second or two is stopped in the middle, and resumed."""

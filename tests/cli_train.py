@@ -15,7 +15,7 @@ import subprocess
 import time
 
 import cli
-from cli import RUN_FILES, documents, sized, limit_files, split_safetensors, change_metadata, rename_metadata
+from cli import RUN_FILES, documents, sized, limit_files, split_safetensors, change_metadata
 
 
 class Train(cli.Case):
@@ -312,20 +312,6 @@ class Train(cli.Case):
         self.write("framed.safetensors", change_metadata(content, "framing", "\\\\n text "))
         self.refused("framed.safetensors: metadata framing: expected", "eval", "framed.safetensors", "--data",
                      "valid.tsv")
-        # What an older version saved has another key.
-        for old, new in ("true", "layer"), ("false", "none"):
-            self.config("old.yaml", model_norm=new)
-            self.run_program("train", "old.yaml", "--out", "old", "--overwrite")
-            new_config, model = self.read("old/config.yaml"), self.read("old/last.safetensors")
-            self.write("old/config.yaml", re.sub(rb"  norm: \w+\n  coupled_gates: false\n", b"  layer_norm: %s\n" % old.encode(),
-                                                 re.sub(rb"  init_gain: 1\n", b"", new_config)))
-            self.write("old.safetensors", rename_metadata(model, "model.norm", "model.layer_norm", old))
-            self.assertEqual(*(self.results("eval", name, "--data", "valid.tsv", *self.cpu)["bpc"]
-                               for name in ("old.safetensors", "old")))
-            _, err = self.run_program("train", "old.yaml", "--out", "old", "--resume")
-            self.assertIn("already finished", err)
-            self.refused("--set: model.layer_norm: is now model.norm, so write norm: layer for true, norm: none for false; got "
-                         f"'{old}'", "train", "old.yaml", "--set", f"model.layer_norm={old}", "--out", "n", status=2)
         self.write("plain.safetensors", change_metadata(content, "model.norm", "null"))
         self.refused("model.norm", "eval", "plain.safetensors", "--data", "valid.tsv")
         self.write("twice.safetensors", change_metadata(content.replace(b'"kind"', b'"step"', 1), "version", "1"))

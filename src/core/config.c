@@ -194,44 +194,8 @@ static void set_null(const config_key *key, void *slot) {
     if (key->type == CONFIG_NUMBER) *(double *)slot = 0;
 }
 
-static bool set_value(config *c, const char *path, value *v, const char *source, error *err);
-
-/* Sets what a value of a key that is gone stands for. */
-static bool set_gone(config *c, const config_gone *gone, const value *v, const char *source,
-                     error *err) {
-    const char *given = v->count ? v->items[0] : "";
-    const bool saved = c->is_saved;
-    if (!gone->now) {
-        if (saved && (!gone->values || strcmp(gone->values, given) == 0)) return true;
-        return error_set(err, "%s: %s: %s", source, gone->path, gone->advice);
-    }
-    const char *last = strrchr(gone->now, '.') + 1;
-    char pair[64], advice[160] = "";
-    for (int i = 0; config_choice(gone->values, i, pair, sizeof pair); i++) {
-        char *text = strchr(pair, '=');
-        const size_t used = strlen(advice);
-        *text++ = '\0';
-        if (saved && strcmp(pair, given) == 0) {
-            value now = {0};
-            value_append(&now, text);
-            const bool set = set_value(c, gone->now, &now, source, err);
-            value_free(&now);
-            return set;
-        }
-        snprintf(advice + used, sizeof advice - used, "%s%s: %s for %s", used ? ", " : "", last,
-                 text, pair);
-    }
-    return error_set(err, "%s: %s: is now %s, so write %s; got '%s'", source, gone->path, gone->now,
-                     advice, given);
-}
-
 static bool set_value(config *c, const char *path, value *v, const char *source, error *err) {
     int index = key_index(c, path);
-    for (int i = 0; i < c->gone_count && index < 0; i++) {
-        if (strcmp(c->gone[i].path, path) == 0) {
-            return set_gone(c, &c->gone[i], v, source, err);
-        }
-    }
     if (index < 0) return unknown_key(c, path, source, err);
     const config_key *key = &c->keys[index];
     void *slot = (char *)c->target + key->offset;
@@ -474,14 +438,11 @@ bool config_load(config *c, const char *file, error *err) {
     if (!text) return false;
     loader l = {.c = c, .file = file, .lines = true, .err = err};
     bool done = start_parser(&l);
-    const size_t head = c->saved_head ? strlen(c->saved_head) : 0;
-    c->is_saved = head > 0 && size >= head && memcmp(text, c->saved_head, head) == 0;
     if (done) {
         yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, size);
         done = read_document(&l, "");
         yaml_parser_delete(&l.parser);
     }
-    c->is_saved = false;
     free(text);
     return done;
 }

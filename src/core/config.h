@@ -45,23 +45,11 @@ typedef struct config_key {
     unsigned flags;
 } config_key;
 
-/* A key that there was. Either key `now` has come in its place, by `values` such as "true=layer
- * false=none": it is refused with that, but read where a run or checkpoint has saved it. Or nothing
- * has: it is refused with `advice`, but passed over where what was saved is `values`, or anything
- * if that is NULL. */
-typedef struct config_gone {
-    const char *path, *now, *values, *advice;
-} config_gone;
-
 typedef struct config {
     const config_key *keys;
     int count;
     void *target;
     char **source; /* [count]: "FILE:LINE" or "--set", where a key was set; NULL: by default */
-    const config_gone *gone; /* [gone_count]; none unless the caller sets them */
-    int gone_count;
-    const char *saved_head; /* the first line of configs that runs save, or NULL */
-    bool is_saved;          /* what is read was saved by a run, maybe an old one */
 } config;
 
 /* Sets every value to its default. */

@@ -493,7 +493,6 @@ static bool save_probe(const probe *p, const char *path, error *err) {
                        .weights = p->chosen,
                        .deviation = p->deviation,
                        .cost = r->cost,
-                       .multinomial = p->functions > 1,
                        .scale = r->scale,
                        .error = r->error,
                        .documents = (int64_t)r->test_rows};

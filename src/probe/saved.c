@@ -33,7 +33,7 @@ bool saved_write(const saved_probe *p, const char *path, error *err) {
     metadata_add_number(entries, &count, "error", p->error);
     snprintf(text, sizeof text, "%" PRId64, p->documents);
     metadata_add(entries, &count, "documents", text);
-    if (p->multinomial) metadata_add(entries, &count, "multinomial", "true");
+    if (p->models > 1) metadata_add(entries, &count, "multinomial", "true");
     metadata_add_classes(entries, &count, p->name, p->classes);
     const tensor tensors[] = {
         {"weights", TENSOR_F64, 2, {p->models, (int64_t)p->units + 1}, p->weights},
@@ -80,11 +80,11 @@ static bool parse(saved_probe *p) {
         !number_integer(entry(p, "documents"), &p->documents)) {
         return false;
     }
-    p->scale = 1; /* in files older than the entry */
-    if (*entry(p, "scale") && !(number_real(entry(p, "scale"), &p->scale) && p->scale > 0)) {
+    const bool multinomial = strcmp(entry(p, "multinomial"), "true") == 0; /* once one against all */
+    if (multinomial != (p->models > 1) || !number_real(entry(p, "scale"), &p->scale) ||
+        !(p->scale > 0)) {
         return false;
     }
-    p->multinomial = strcmp(entry(p, "multinomial"), "true") == 0;
     p->origin.known = *entry(p, "state") != '\0';
     snprintf(p->origin.model, sizeof p->origin.model, "%.15s", entry(p, "model"));
     return !p->origin.known || (origin_parse_state(entry(p, "state"), &p->origin.state) &&
@@ -116,7 +116,6 @@ static bool parse_class_head(saved_probe *p) {
     const size_t read = (size_t)weight->shape[1];
     p->units = (size_t)hidden;
     p->models = p->classes == 2 ? 1 : p->classes;
-    p->multinomial = true;
     p->scale = 1;
     p->error = NAN;
     const size_t functions = (size_t)p->models * (p->units + 1);
@@ -214,6 +213,6 @@ int saved_apply(const saved_probe *p, const float *x, double *probability) {
         margin[k] = w[p->units];
         for (size_t u = 0; u < p->units; u++) margin[k] += w[u] * x[u];
     }
-    margin_probabilities(margin, p->models, p->multinomial, p->scale, probability);
+    margin_probabilities(margin, p->models, true, p->scale, probability);
     return margin_class(margin, p->models);
 }

@@ -6,9 +6,8 @@
  *
  * Metadata: format "smallworld", kind "probe", version, state, pool and model (of the features;
  * model is the checkpoint's checksum; all three empty where the features do not say), C, error,
- * documents, multinomial, classes, and class.0, class.1 ...: their names. Two classes have
- * one model, whose positive side is class.1; more have one model each, the logits of a softmax, or
- * without `multinomial`, in older files, of that class against the rest.
+ * documents, scale, multinomial, classes, and class.0, class.1 ...: their names. Two classes have
+ * one model, whose positive side is class.1; more have one model each, the logits of a softmax.
  *
  * The class head of a model that was trained with labels is a probe too, on its last h. */
 #ifndef SMALLWORLD_PROBE_SAVED_H
@@ -25,7 +24,6 @@ typedef struct saved_probe {
     size_t units;
     const double *weights, *deviation;
     double cost, error;
-    bool multinomial;  /* margins are logits of a softmax, not of one class against the rest */
     double *head;      /* what `weights` and `deviation` are of a model's class head; else NULL */
     double scale;      /* of margins: log-odds are scale x margin, calibrated on validation data */
     int64_t documents; /* number of documents of the error */

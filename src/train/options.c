@@ -207,26 +207,9 @@ const config_key option_keys[] = {
 
 /* --------------------------------------------------------------------------------- lifetime */
 
-static const char no_pruning[] =
-    "is gone: train, take weak blocks away by smallworld prune, and train on from its checkpoint "
-    "by train.init";
-
-static const config_gone gone_keys[] = {
-    {"model.layer_norm", "model.norm", "true=layer false=none", NULL},
-    {"data.window", NULL, "null",
-     "is gone: text is unpacked into the folder data.cache, and of any size"},
-    {"train.prune_density", NULL, "null", no_pruning},
-    {"train.prune_every", NULL, NULL, no_pruning},
-    {"train.prune_from", NULL, NULL, no_pruning},
-    {"train.prune_until", NULL, NULL, no_pruning},
-};
-
 void options_begin(options *o) {
     memset(o, 0, sizeof *o);
     config_begin(&o->config, option_keys, option_count, o);
-    o->config.gone = gone_keys;
-    o->config.saved_head = RUN_CONFIG_HEAD;
-    o->config.gone_count = sizeof gone_keys / sizeof *gone_keys;
 }
 
 void options_free(options *o) {
@@ -469,19 +452,6 @@ int options_to_metadata(const options *o, metadata *entries) {
     return count;
 }
 
-/* Reads keys that files of older versions have. */
-static bool read_gone(options *o, const safetensors *file, error *err) {
-    config *c = &o->config;
-    bool read = true;
-    c->is_saved = true;
-    for (int i = 0; read && i < c->gone_count; i++) {
-        const char *text = safetensors_metadata(file, c->gone[i].path);
-        if (text) read = config_set(c, c->gone[i].path, text, file->path, err);
-    }
-    c->is_saved = false;
-    return read;
-}
-
 const char *options_other_structure(const options *ours, const options *theirs) {
     for (int i = 0; i < option_count; i++) {
         if (!(option_keys[i].flags & CONFIG_STRUCTURE)) continue;
@@ -496,12 +466,10 @@ const char *options_other_structure(const options *ours, const options *theirs) 
 }
 
 bool options_from_metadata(options *o, const safetensors *file, error *err) {
-    if (!read_gone(o, file, err)) return false;
     for (int i = 0; i < option_count; i++) {
         const config_key *key = &option_keys[i];
         if (!(key->flags & CONFIG_IN_MODEL)) continue;
         const char *text = safetensors_metadata(file, key->path);
-        if (!text && config_is_set(&o->config, key->path)) continue; /* by a key that is gone */
         if (!text && key->flags & CONFIG_LATER) continue; /* the file is older than the key */
         if (!text) return error_set(err, "%s: its metadata has no %s", file->path, key->path);
         if (!config_set(&o->config, key->path, text, file->path, err)) return false;

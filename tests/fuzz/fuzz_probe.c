@@ -48,6 +48,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
         .weights = weights[0],
         .deviation = deviation,
         .cost = 0.25,
+        .scale = 1,
         .error = 12.5,
         .documents = 9};
     error err;
