@@ -189,101 +189,12 @@ static void test_lost_updates(void **state) {
     assert_run_fails("killed", TRAIN_RESUME, "", "killed/config.yaml: missing");
 }
 
-/* A model that is damaged, of another step or missing is made again from the state, if possible. */
-static void test_repaired_models(void **state) {
-    (void)state;
-    static const char *const names[] = {"last.safetensors", "best.safetensors"};
-    const char *settings = "train.valid_every=40";
-    run("whole", TRAIN_OVERWRITE, settings);
-    run("repaired", TRAIN_FRESH, settings);
-    for (int i = 0; i < 2; i++) {
-        char *path = run_file("repaired", names[i]);
-        for (int how = 0; how < 3; how++) {
-            size_t size;
-            char *bytes = read_text(path, &size);
-            bytes[size - 1] ^= 1;
-            if (how == 0) write_bytes(path, bytes, size);
-            if (how == 1) write_bytes(path, bytes, size / 2);
-            if (how == 2) assert_int_equal(remove(path), 0);
-            free(bytes);
-            run("repaired", TRAIN_RESUME, settings);
-            assert_same_run("whole", "repaired");
-        }
-    }
-    signal_step = 20;
-    run("repaired", TRAIN_OVERWRITE, "");
-    write_text(run_file("repaired", "last.safetensors"), "damaged");
-    run("repaired", TRAIN_RESUME, "");
-    run("whole", TRAIN_OVERWRITE, "");
-    assert_same_run("whole", "repaired");
-}
-
 static int64_t state_step(const char *name, const char *which) {
     safetensors file;
     open_run(&file, name, which);
     int64_t step = strtoll(safetensors_metadata(&file, "step"), NULL, 10);
     safetensors_close(&file);
     return step;
-}
-
-/* A run that starts over replaces the earlier run only with its first checkpoint. */
-static void test_overwrite(void **state) {
-    (void)state;
-    run("over", TRAIN_FRESH, "train.steps=30 run.seed=9");
-    char *settings = mem_format("train.init=%s", run_file("over", "last.safetensors"));
-    size_t size[2];
-    char *before = read_run_file("over", "last.safetensors", &size[0]);
-
-    /* The new run is stopped before its first update, or by an update that fails. */
-    signal_first = true;
-    assert_run_fails("over", TRAIN_OVERWRITE, settings, "stopped by a signal");
-    assert_int_equal(state_step("over", "last.state"), 30);
-    spoil_step = 2;
-    assert_run_fails("over", TRAIN_OVERWRITE, settings, "not finite");
-    assert_false(file_exists(run_file("over", "next")));
-    spoil_step = -1;
-    char *after = read_run_file("over", "last.safetensors", &size[1]);
-    assert_int_equal(size[0], size[1]);
-    assert_memory_equal(before, after, size[0]);
-    free(after);
-
-    run("apart", TRAIN_FRESH, settings);
-    run("over", TRAIN_OVERWRITE, settings);
-    free(settings);
-    char *copy = path_of("first.safetensors");
-    write_bytes(copy, before, size[0]);
-    settings = mem_format("train.init=%s", copy);
-    run("twin", TRAIN_FRESH, settings);
-    assert_true(same_file("over", "twin", "last.safetensors"));
-    assert_true(same_file("over", "apart", "last.safetensors"));
-    assert_false(file_exists(run_file("over", "next")));
-    free(settings);
-    free(before);
-
-    /* The new run is killed while its files replace the earlier run's, at each file. */
-    static const char *const files[] = {"config.yaml", "metrics.jsonl", "best.safetensors",
-                                        "last.safetensors", "last.state"};
-    run("new", TRAIN_FRESH, "train.steps=20");
-    for (int done = 0; done < 5; done++) {
-        run("over", TRAIN_OVERWRITE, "train.steps=30 run.seed=9");
-        assert_int_equal(mkdir(run_file("over", "next"), 0700), 0);
-        write_text(run_file("over", "next/.overwrite"), "");
-        for (int i = 0; i < 5; i++) {
-            char *name = mem_format("%s%s", i < done ? "" : "next/", files[i]);
-            char *bytes = read_run_file("new", files[i], &size[0]);
-            write_bytes(run_file("over", name), bytes, size[0]);
-            free(bytes);
-            free(name);
-        }
-        assert_run_fails("over", TRAIN_FRESH, "", "already holds a run");
-        run("over", TRAIN_RESUME, "train.steps=20");
-        assert_same_run("new", "over");
-        assert_false(file_exists(run_file("over", "next")));
-    }
-
-    /* The earlier run's best model is removed if the new run has none. */
-    run("over", TRAIN_OVERWRITE, "data.valid=null data.valid_fraction=0");
-    assert_false(file_exists(run_file("over", "best.safetensors")));
 }
 
 /* A run in the folder `next` of another one is a run like any other, also behind a link. */
@@ -320,28 +231,6 @@ static void test_own_config(void **state) {
                          "own/config.yaml: this file was not written");
     }
     assert_file(run_file("own", "config.yaml"), "# mine\ndata: {train: a.txt}\n");
-}
-
-/* Lost metrics stay lost, and the remaining file consists of whole lines. */
-static void test_lost_metrics(void **state) {
-    (void)state;
-    const char *path = run_file("short", "metrics.jsonl");
-    static const char *const settings[] = {"train.steps=20", "train.steps=30", "train.steps=40"};
-    size_t size;
-    run("short", TRAIN_FRESH, settings[0]);
-    for (int i = 1; i < 3; i++) {
-        char *before = read_text(path, &size);
-        write_bytes(path, before, i == 1 ? 0 : size - 10);
-        free(before);
-        run("short", TRAIN_RESUME, settings[i]);
-        char *text = read_text(path, &size), *rest = text;
-        assert_int_equal(strlen(text), size);
-        for (char *line; (line = strsep(&rest, "\n")) && *line;) {
-            assert_int_equal(strncmp(line, "{\"step\": ", 9), 0);
-            assert_int_equal(line[strlen(line) - 1], '}');
-        }
-        free(text);
-    }
 }
 
 static void test_refused_changes(void **state) {
@@ -405,10 +294,9 @@ static void test_refused_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_resume_fp32),     TEST(test_resume_bf16),     TEST(test_raised_limit),
-        TEST(test_lowered_limit),   TEST(test_finished),        TEST(test_signal_between_updates),
-        TEST(test_lost_updates),    TEST(test_repaired_models), TEST(test_overwrite),
-        TEST(test_run_in_next),     TEST(test_own_config),      TEST(test_lost_metrics),
+        TEST(test_resume_fp32),     TEST(test_resume_bf16), TEST(test_raised_limit),
+        TEST(test_lowered_limit),   TEST(test_finished),    TEST(test_signal_between_updates),
+        TEST(test_lost_updates),    TEST(test_run_in_next), TEST(test_own_config),
         TEST(test_refused_changes),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);
