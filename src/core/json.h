@@ -1,4 +1,4 @@
-/* JSON: writing objects of results, and reading the headers of safetensors files. */
+/* Writes JSON: objects of results, and the headers of safetensors files. */
 #ifndef SMALLWORLD_CORE_JSON_H
 #define SMALLWORLD_CORE_JSON_H
 
@@ -25,24 +25,5 @@ void json_text(json_writer *w, const char *key, const uint8_t *bytes,
 void json_base64(json_writer *w, const char *key, const uint8_t *bytes, size_t count);
 void json_integer(json_writer *w, const char *key, int64_t value);
 void json_number(json_writer *w, const char *key, double value); /* not finite: null */
-
-/* ---------------------------------------------------------------------------------- reading
- * A reader walks the text once; what the caller asks for must come next. The first mismatch sets
- * `failed`, after which everything returns false, so that a caller checks once at the end. */
-
-typedef struct json_reader {
-    const char *next, *end;
-    bool failed;
-} json_reader;
-
-/* Steps into a container; then, before each member, `json_read_member` (object; copies the key) or
- * `json_read_element` (array) says whether there is one more, and steps out at the last. */
-bool json_read_object(json_reader *r);
-bool json_read_array(json_reader *r);
-bool json_read_member(json_reader *r, char *key, size_t size);
-bool json_read_element(json_reader *r);
-
-bool json_read_string(json_reader *r, char *text, size_t size); /* fails if it does not fit */
-bool json_read_integer(json_reader *r, int64_t *value);
 
 #endif

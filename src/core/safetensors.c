@@ -4,7 +4,9 @@
 #include "core/memory.h"
 #include "core/number.h"
 
+#include <cjson/cJSON.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,100 +132,98 @@ bool safetensors_write(const char *path, const tensor *tensors, int tensor_count
 
 /* ---------------------------------------------------------------------------------- reading */
 
-static bool read_type(json_reader *r, tensor_type *type) {
-    char name[8];
-    if (!json_read_string(r, name, sizeof name)) return false;
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        if (strcmp(name, types[i].name) == 0) {
-            *type = (tensor_type)i;
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool read_shape(json_reader *r, tensor *t, uint64_t *elements) {
-    *elements = 1;
-    if (!json_read_array(r)) return false;
-    while (json_read_element(r)) {
-        int64_t length;
-        if (t->dimensions == TENSOR_MAX_DIMENSIONS) return false;
-        if (!json_read_integer(r, &length) || length < 0) return false;
-        if (__builtin_mul_overflow(*elements, (uint64_t)length, elements)) return false;
-        t->shape[t->dimensions++] = length;
-    }
-    return !r->failed;
-}
-
-static bool read_offsets(json_reader *r, int64_t offsets[2]) {
-    if (!json_read_array(r)) return false;
-    for (int i = 0; i < 2; i++) {
-        if (!json_read_element(r) || !json_read_integer(r, &offsets[i])) return false;
-    }
-    return !json_read_element(r) && !r->failed;
+/* A whole number from 0 on. */
+static bool read_length(const cJSON *value, int64_t *length) {
+    const double number = cJSON_IsNumber(value) ? value->valuedouble : -1;
+    if (!(number >= 0 && number <= 0x1p53 && number == floor(number))) return false;
+    *length = (int64_t)number;
+    return true;
 }
 
 /* One tensor; its bytes must follow the last one's directly, at `*end` of `size`. */
-static bool read_tensor(json_reader *r, tensor *t, const uint8_t *data, uint64_t *end,
+static bool read_tensor(const cJSON *object, tensor *t, const uint8_t *data, uint64_t *end,
                         uint64_t size) {
-    char key[16];
-    int64_t offsets[2] = {-1, -1};
-    uint64_t elements = 0, bytes;
-    enum { TYPE = 1, SHAPE = 2, OFFSETS = 4 };
-    int seen = 0;
-    if (!json_read_object(r)) return false;
-    while (json_read_member(r, key, sizeof key)) {
-        int field = 0;
-        if (strcmp(key, "dtype") == 0 && read_type(r, &t->type)) field = TYPE;
-        if (strcmp(key, "shape") == 0 && read_shape(r, t, &elements)) field = SHAPE;
-        if (strcmp(key, "data_offsets") == 0 && read_offsets(r, offsets)) field = OFFSETS;
-        if (field == 0 || (seen & field)) return false;
-        seen |= field;
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(object, "dtype"), *length;
+    const cJSON *shape = cJSON_GetObjectItemCaseSensitive(object, "shape");
+    const cJSON *range = cJSON_GetObjectItemCaseSensitive(object, "data_offsets");
+    enum { TYPES = sizeof types / sizeof types[0] };
+    int64_t from, to;
+    uint64_t elements = 1, bytes;
+    size_t i = 0;
+    if (!cJSON_IsObject(object) || cJSON_GetArraySize(object) != 3 || !cJSON_IsString(type) ||
+        !cJSON_IsArray(shape) || !cJSON_IsArray(range) || cJSON_GetArraySize(range) != 2) {
+        return false;
     }
-    if (r->failed || seen != (TYPE | SHAPE | OFFSETS)) return false;
-    if (offsets[0] < 0 || (uint64_t)offsets[0] != *end) return false;
-    if (__builtin_mul_overflow(elements, (uint64_t)types[t->type].bytes, &bytes)) return false;
-    if (bytes > size - *end || (uint64_t)offsets[1] != *end + bytes) return false;
+    while (i < TYPES && strcmp(type->valuestring, types[i].name) != 0) i++;
+    if (i == TYPES) return false;
+    t->type = (tensor_type)i;
+    cJSON_ArrayForEach(length, shape) {
+        if (t->dimensions == TENSOR_MAX_DIMENSIONS ||
+            !read_length(length, &t->shape[t->dimensions]) ||
+            __builtin_mul_overflow(elements, (uint64_t)t->shape[t->dimensions++], &elements)) {
+            return false;
+        }
+    }
+    if (!read_length(range->child, &from) || !read_length(range->child->next, &to) ||
+        (uint64_t)from != *end ||
+        __builtin_mul_overflow(elements, (uint64_t)types[t->type].bytes, &bytes) ||
+        bytes > size - *end || (uint64_t)to != *end + bytes) {
+        return false;
+    }
     t->data = data + *end;
     *end += bytes;
     return (uintptr_t)t->data % types[t->type].bytes == 0;
 }
 
-static bool read_metadata(json_reader *r, safetensors *file, size_t *capacity) {
-    metadata entry;
-    if (!json_read_object(r)) return false;
-    while (json_read_member(r, entry.key, sizeof entry.key)) {
-        if (file->entry_count == SAFETENSORS_MAX_ENTRIES) return false;
-        if (safetensors_metadata(file, entry.key)) return false; /* given twice */
-        if (!json_read_string(r, entry.value, sizeof entry.value)) return false;
-        size_t count = (size_t)file->entry_count++;
-        file->entries = mem_grow(file->entries, capacity, count + 1, sizeof entry);
-        file->entries[count] = entry;
-    }
-    return !r->failed;
+/* Copies a string that fits. */
+static bool copy_text(char *target, size_t room, const char *text) {
+    const size_t length = text ? strlen(text) : room;
+    if (length >= room) return false;
+    memcpy(target, text, length + 1);
+    return true;
 }
 
-static bool read_header(safetensors *file, const char *header, size_t length, const uint8_t *data,
-                        uint64_t size, uint64_t *end) {
-    json_reader r = {header, header + length, false};
-    size_t tensor_capacity = 0, entry_capacity = 0;
-    tensor t = {0};
-    *end = 0;
-    if (!json_read_object(&r)) return false;
-    while (json_read_member(&r, t.name, sizeof t.name)) {
-        if (strcmp(t.name, "__metadata__") == 0) {
-            if (!read_metadata(&r, file, &entry_capacity)) return false;
-        } else {
-            if (file->tensor_count == SAFETENSORS_MAX_TENSORS) return false;
-            if (safetensors_find(file, t.name)) return false; /* given twice */
-            if (!read_tensor(&r, &t, data, end, size)) return false;
-            size_t count = (size_t)file->tensor_count++;
-            file->tensors = mem_grow(file->tensors, &tensor_capacity, count + 1, sizeof t);
-            file->tensors[count] = t;
+static bool read_metadata(const cJSON *object, safetensors *file) {
+    const cJSON *member;
+    size_t capacity = 0;
+    if (!cJSON_IsObject(object)) return false;
+    cJSON_ArrayForEach(member, object) {
+        metadata entry;
+        const size_t count = (size_t)file->entry_count;
+        if (count == SAFETENSORS_MAX_ENTRIES || safetensors_metadata(file, member->string) ||
+            !copy_text(entry.key, sizeof entry.key, member->string) ||
+            !copy_text(entry.value, sizeof entry.value, cJSON_GetStringValue(member))) {
+            return false;
         }
-        t = (tensor){0};
+        file->entries = mem_grow(file->entries, &capacity, count + 1, sizeof entry);
+        file->entries[file->entry_count++] = entry;
     }
-    return !r.failed;
+    return true;
+}
+
+/* Members that are given twice are refused. */
+static bool read_header(safetensors *file, const cJSON *header, const uint8_t *data, uint64_t size,
+                        uint64_t *end) {
+    const cJSON *member;
+    size_t capacity = 0;
+    *end = 0;
+    if (!cJSON_IsObject(header)) return false;
+    cJSON_ArrayForEach(member, header) {
+        tensor t = {0};
+        if (strcmp(member->string, "__metadata__") == 0) {
+            if (file->entry_count > 0 || !read_metadata(member, file)) return false;
+            continue;
+        }
+        const size_t count = (size_t)file->tensor_count;
+        if (count == SAFETENSORS_MAX_TENSORS || safetensors_find(file, member->string) ||
+            !copy_text(t.name, sizeof t.name, member->string) ||
+            !read_tensor(member, &t, data, end, size)) {
+            return false;
+        }
+        file->tensors = mem_grow(file->tensors, &capacity, count + 1, sizeof t);
+        file->tensors[file->tensor_count++] = t;
+    }
+    return true;
 }
 
 static bool checksum_holds(const safetensors *file, size_t header_size) {
@@ -263,7 +263,10 @@ static bool check(safetensors *file, error *err) {
     }
     const uint8_t *data = bytes + PREFIX + length;
     uint64_t data_size = size - PREFIX - length;
-    if (!read_header(file, (const char *)bytes + PREFIX, length, data, data_size, &end)) {
+    cJSON *header = cJSON_ParseWithLength((const char *)bytes + PREFIX, length);
+    const bool describes = read_header(file, header, data, data_size, &end);
+    cJSON_Delete(header);
+    if (!describes) {
         return error_set(err,
                          "%s: truncated or corrupt: its header does not describe its %zu bytes",
                          file->path, size);

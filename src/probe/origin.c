@@ -4,6 +4,7 @@
 #include "core/memory.h"
 #include "core/overwrite.h"
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,42 +100,48 @@ bool origin_remove(const char *prefix, error *err) {
     return removed;
 }
 
-static bool parse_names(origin *o, json_reader *r) {
-    char name[CORPUS_NAME_BYTES + 1];
-    if (!json_read_array(r)) return false;
-    while (json_read_element(r)) {
-        if (!json_read_string(r, name, sizeof name)) return false;
+static bool parse_names(origin *o, const cJSON *names) {
+    const cJSON *name;
+    if (!cJSON_IsArray(names)) return false;
+    cJSON_ArrayForEach(name, names) {
+        const char *text = cJSON_GetStringValue(name);
+        if (!text || strlen(text) > CORPUS_NAME_BYTES) return false;
         o->names = mem_resize(o->names, (size_t)o->name_count + 1, sizeof *o->names);
-        o->names[o->name_count++] = mem_string(name);
+        o->names[o->name_count++] = mem_string(text);
     }
-    return !r->failed;
+    return true;
 }
 
-/* Reads the members in any order. Without them, features are the last state of the cell. */
-static bool parse(origin *o, const file_map *map, bool *marked) {
-    json_reader r = {(const char *)map->bytes, (const char *)map->bytes + map->size, false};
-    char key[16], value[32], kind[32] = "";
-    bool known = true;
+/* Without members, features are the last state of the cell. */
+static bool parse_members(origin *o, const cJSON *object, bool *marked) {
+    const cJSON *member;
+    bool known = false;
     o->pools = (pool_list){1, {POOL_LAST}};
-    if (!json_read_object(&r)) return false;
-    while (json_read_member(&r, key, sizeof key)) {
+    cJSON_ArrayForEach(member, object) {
+        const char *key = member->string, *value = cJSON_GetStringValue(member);
         if (strcmp(key, "names") == 0) {
-            if (!parse_names(o, &r)) return false;
+            if (!parse_names(o, member)) return false;
             continue;
         }
-        if (!json_read_string(&r, value, sizeof value)) return false;
+        if (!value) return false;
         if (strcmp(key, "kind") == 0) {
-            memcpy(kind, value, sizeof kind);
-        } else if (strcmp(key, "state") == 0) {
-            known = known && origin_parse_state(value, &o->state);
-        } else if (strcmp(key, "pool") == 0) {
-            known = known && origin_parse_pools(value, &o->pools);
+            *marked = strcmp(value, incomplete) == 0;
+            known = strcmp(value, complete) == 0;
         } else if (strcmp(key, "model") == 0) {
             snprintf(o->model, sizeof o->model, "%.15s", value);
+        } else if ((strcmp(key, "state") == 0 && !origin_parse_state(value, &o->state)) ||
+                   (strcmp(key, "pool") == 0 && !origin_parse_pools(value, &o->pools))) {
+            return false;
         }
     }
-    *marked = !r.failed && strcmp(kind, incomplete) == 0;
-    return !r.failed && known && strcmp(kind, complete) == 0;
+    return known;
+}
+
+static bool parse(origin *o, const file_map *map, bool *marked) {
+    cJSON *object = cJSON_ParseWithLength((const char *)map->bytes, map->size);
+    const bool known = cJSON_IsObject(object) && parse_members(o, object, marked);
+    cJSON_Delete(object);
+    return known;
 }
 
 /* Reads PREFIX.json. With `any`, accepts another program's file. */
