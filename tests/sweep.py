@@ -44,14 +44,13 @@ class Sweep(unittest.TestCase):
     def test_table(self):
         done = self.sweep("# two runs and one\nwide config.yaml model.hidden=64 seeds=1,2\n\n"
                           "longer config.yaml train.steps=9 # three times\n",
-                          "--test", "text", "--csv", "runs.csv")
+                          "--test", "text")
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = [line.split() for line in done.stdout.splitlines()]
         self.assertEqual(lines[0][0], "run")
         self.assertEqual({line[0] for line in lines[1:]}, {"wide-s1", "wide-s2", "longer"})
         scores = [float(line[-1]) for line in lines[1:]]
         self.assertEqual(scores, sorted(scores))
-        self.assertEqual(len((self.path / "runs.csv").read_text().splitlines()), 4)
         written = json.loads((self.path / "out/wide-s2/result.json").read_text())
         self.assertEqual(written["steps"], 3)
         self.assertIn("test_bpc", written)
@@ -76,17 +75,12 @@ class Sweep(unittest.TestCase):
                           "--probe", "some.tsv", "some.tsv", "--pool", "last,mean")
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = [line.split() for line in done.stdout.splitlines()]
-        self.assertEqual(lines[0][-2:], ["some_error", "features_per_second"])
+        self.assertEqual(lines[0][-1], "some_error")
         self.assertEqual(len(lines), 6)
         for name, source in ("tuned-s1", "tuned-from-s1"), ("other", "tuned-s2"):
             self.assertIn(f'init: "out/{source}/last.safetensors"',
                           (self.path / "out" / name / "config.yaml").read_text())
             self.assertFalse(list((self.path / "out" / name).glob("probe*")))
-        # The third file is for validation: the probe refuses its label.
-        (self.path / "odd.tsv").write_text("7\tneither\n")
-        done = self.sweep("tuned-from config.yaml\n", "--probe", "some.tsv", "some.tsv", "odd.tsv")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("probe2.labels.npy: row 0: expected the label 0, 1 or -1, got 7", (self.path / "out/tuned-from.log").read_text())
 
     def test_failures(self):
         done = self.sweep("good config.yaml\nbad config.yaml model.hidden=33\n"
