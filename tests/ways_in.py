@@ -35,8 +35,12 @@ class Data(Case):
     def test_chosen_beside_what_is_set(self):
         """What --set says wins, and what was chosen beside it gives way."""
         self.write("plain.txt", "It was a dark and stormy night. " * 500)
-        for setting in "model.hubs=64", "model.parameters=200000", "model.graph=dense", "model.degree=4", "model.cell=lstm":
-            self.run_program("train", "--data", "plain.txt", *self.cpu, "--set", "train.steps=1", "--set", setting, "--out",
+        self.write("long.txt", "It was a dark and stormy night. " * 64000)
+        for text, setting in [*(("plain.txt", setting) for setting in ("model.hubs=64", "model.parameters=200000", "model.graph=dense",
+                                                                       "model.degree=4", "model.cell=lstm")),
+                              *(("long.txt", setting) for setting in ("model.hubs=64", "model.graph=core_periphery", "model.density=0.3",
+                                                                      "model.core=0.2", "model.norm=layer"))]:
+            self.run_program("train", "--data", text, *self.cpu, "--set", "train.steps=1", "--set", setting, "--out",
                              "set", "--overwrite")
             key, _, value = setting.partition("=")
             if key != "model.parameters":  # which becomes model.hidden
@@ -74,7 +78,7 @@ class Data(Case):
 
     def test_limits_and_sizes(self):
         self.write("large.txt", os.urandom(1 << 20) * 3)
-        for size, units in ("train.tsv", 192), ("large.txt", 320):
+        for size, units in ("train.tsv", 192), ("large.txt", 256):
             _, err = self.run_program("train", "--data", size, *self.cpu, "--out", f"run-{units}",
                                       "--set", "train.minutes=0.0001", "--set",
                                       "model.embedding=4", "--set", "train.bptt=8")
