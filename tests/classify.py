@@ -296,6 +296,10 @@ class Classify(cli.Case):
         self.assertIn("warning: class 'odd' is not among the test documents", err)
         self.assertIn("1 documents have no label", err)
         self.assertIn("1 more documents have no label", self.read("out/index.html").decode())
+        self.write("test.csv", as_csv(test + [("an odd one more", "odd"), ("never seen", "other")]))
+        made, err = self.classify("--train", "rows.csv", "--test", "test.csv", "--out", "kept", "--minutes", "0", "--drop-rare", "4")
+        self.assertIn("rows.csv: 3 documents of classes with fewer than 4 lose their label", err)
+        self.assertEqual((made["class_names"], made["test_documents"]), (["bad", "good"], 40))
 
     def test_class_weight(self):
         """Balanced, all classes count alike: more of a rare class is found."""

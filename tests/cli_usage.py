@@ -104,7 +104,9 @@ class BadInput(cli.Case):
         self.refused_config("bad.yaml: empty", "# nothing\n")
         self.refused_config("bad.yaml: data.train: expected the files", "{}")
         self.refused_config("bad.yaml: data.train: expected the files", "data: {train: []}")
-        self.refused_config("bad.yaml:2: not valid YAML", "model:\n\thidden: 8\n")
+        self.refused_config("bad.yaml:2: not valid YAML: found a character that cannot begin a word; lines are indented by "
+                            "spaces, not by tabs", "model:\n\thidden: 8\n")
+        self.refused_config("bad.yaml:1: model: expected keys of this section, such as cell", "model: 64\n")
         self.refused_config("bad.yaml:1: not valid YAML", b"\xff\xfe\x00")
         self.refused_config("bad.yaml:3: model.hiden: unknown key; the nearest is model.hidden",
                             "data: {train: train.tsv}\nmodel:\n  hiden: 64\n")

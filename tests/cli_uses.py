@@ -126,8 +126,15 @@ class Uses(cli.Case):
         self.run_program("features", "m.safetensors", "--data", "some.tsv.xz", "--out", "x", *self.cpu)
         numpy.testing.assert_array_equal(numpy.load(self.folder / "x.npy"), features)
         numpy.testing.assert_array_equal(numpy.load(self.folder / "x.labels.npy"), labels)
+        self.write("all.list", "some.tsv\n")
+        self.run_program("features", "m.safetensors", "--data", "all.list", "--out", "x", *self.cpu)
+        numpy.testing.assert_array_equal(numpy.load(self.folder / "x.npy"), features)
         self.refused("config.yaml: expected documents: a .tsv file", "features", "m.safetensors",
                      "--data", "config.yaml", "--out", "f")
+        self.refused("cannot open none.txt: No such file", "features", "m.safetensors", "--data", "none.txt", "--out", "f")
+        self.write("empty/x", "")
+        for command in ["eval", "empty", "--data", "some.tsv"], ["predict", "empty", "--text", "some.tsv"]:
+            self.refused("empty: expected the folder of a run, with last.safetensors, or, for predict, of a classifier", *command)
         self.write("f.json", '{"kind": "incomplete features"}')  # between the files of a pair
         self.refused("f.json: says that the features are incomplete", "probe", "--train", "f",
                      "--test", "g", *self.cpu)
@@ -220,8 +227,8 @@ class Uses(cli.Case):
         for line in "text,label,content\n{0},1,x\n", "content,label,text\nx,1,{0}\n":
             self.write("two.csv", line.format("the very text"))
             self.assertEqual(self.results("eval", "m.safetensors", "--data", "two.csv", *self.cpu)["bytes"], 15)
-        for name in "wide.csv", "wide.tsv", "wide.jsonl":
-            self.write(name, '1\ttext\n{"text": "x", "label": 1}\n'.encode("utf-16"))
+        for name, code in [(f"wide.{kind}", code) for kind in ("csv", "tsv", "jsonl") for code in ("utf-16", "utf-16-le", "utf-16-be")]:
+            self.write(name, '1\ttext\n{"text": "x", "label": 1}\n'.encode(code))
             self.refused(f"{name}: UTF-16 text: expected UTF-8 (`iconv", "features", "m.safetensors", "--data", name,
                          "--out", "g", *self.cpu)
         for name, content, message in (
@@ -530,7 +537,7 @@ class Uses(cli.Case):
         self.refused("bad.safetensors: corrupt", "train", "config.yaml", "--out", "run", "--set",
                      "train.init=bad.safetensors")
         (self.folder / "folder.safetensors").mkdir()
-        self.refused("folder.safetensors/last.safetensors: No such file", "eval",
+        self.refused("folder.safetensors: expected the folder of a run, with last.safetensors", "eval",
                      "folder.safetensors", "--data", "valid.tsv")
 
     def test_bad_text(self):

@@ -5,6 +5,7 @@
 #include "probe/dataset.h"
 #include "probe/split.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 static const double test_share = 0.2; /* without files for testing */
@@ -75,9 +76,16 @@ bool examples_read(examples *e, const example_files *from, corpus_options how, b
     how.class_folders = true;
     how.labelled_files = 1;
     *e = (examples){.text = corpus_read(files, from->text ? 2 : 1, &how, err)};
-    if (!e->text || !find_classes(&e->classes, e->text, from->train, err)) return false;
+    if (!e->text) return false;
+    const size_t rare = classes_drop_rare(e->text, (size_t)from->drop_rare);
+    if (rare > 0) {
+        log_line("%s: %zu documents of classes with fewer than %" PRId64 " lose their label",
+                 from->train, rare, from->drop_rare);
+    }
+    if (!find_classes(&e->classes, e->text, from->train, err)) return false;
     corpus *tests = test ? corpus_read(&test, 1, &how, err) : corpus_split(e->text, 0, test_share);
     if (!tests) return false;
+    if (from->drop_rare > 0) classes_drop_others(&e->classes, tests);
     const size_t shared = corpus_drop(e->text, tests);
     if (shared > 0 && test) {
         log_line("%s: %zu documents that stand in %s too are left out", from->train, shared, test);
@@ -109,7 +117,8 @@ bool examples_hold_out(examples *e, const char *path, error *err) {
     if (lacking >= 0) {
         return error_set(err,
                          "%s: expected at least two different documents of each class beside those "
-                         "for testing; class '%s' has fewer",
+                         "for testing; class '%s' has fewer: --drop-rare N leaves out classes of "
+                         "fewer than N",
                          path, e->classes.name[lacking]);
     }
     e->held.texts = corpus_part(c, e->is_held, true);

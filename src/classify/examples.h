@@ -25,6 +25,7 @@ typedef struct example_files {
     const char *train; /* labelled ones */
     const char *text;  /* more text, or NULL */
     const char *test;  /* labelled ones; NULL: a fifth of `train`, by a hash of the text */
+    int64_t drop_rare; /* the fewest documents of a class; of fewer it is left out; 0: none is */
 } example_files;
 
 /* Reads the documents. Those for testing are left out of the others. Refuses files without labels,

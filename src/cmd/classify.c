@@ -19,6 +19,7 @@ enum {
     KEY_MINUTES,
     KEY_STEPS,
     KEY_CLASS_WEIGHT,
+    KEY_DROP_RARE,
     KEY_OUT,
     KEY_OVERWRITE,
     KEY_JSON
@@ -50,6 +51,8 @@ static const struct argp_option option_table[] = {
      "balanced: documents weigh by their class so that all classes count alike, in fits and in "
      "choices; default none",
      0},
+    {"drop-rare", KEY_DROP_RARE, "N", 0,
+     "Leave out classes that fewer than N documents have; their documents count as unlabelled", 0},
     {"out", KEY_OUT, "DIR", 0, "Folder for the classifier, its page and its table", 0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Replace the classifier that the folder holds", 0},
     CLI_JSON(KEY_JSON),
@@ -67,6 +70,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_MINUTES: a->job.minutes = cli_number(state, "--minutes", text, 0, 1e6); return 0;
     case KEY_CLASS_WEIGHT:
         a->job.balanced = cli_choice(state, "--class-weight", text, CLASS_WEIGHTS);
+        return 0;
+    case KEY_DROP_RARE:
+        a->job.files.drop_rare = cli_integer(state, "--drop-rare", text, 2, (int64_t)1e9);
         return 0;
     case KEY_OUT: a->job.out = text; return 0;
     case KEY_OVERWRITE: a->job.overwrite = true; return 0;

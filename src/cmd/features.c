@@ -62,11 +62,15 @@ static corpus *read_documents(const arguments *a, const options *o, error *err) 
     how.class_folders = true;
     for (int i = 0; i < a->files.count; i++) {
         const char *file = a->files.items[i];
-        if (paths_is_lines(file) || table_kind_of(file, &how) || file_is_folder(file)) continue;
+        if (paths_is_lines(file) || table_kind_of(file, &how) || file_is_folder(file) ||
+            file_ends_in(file, ".list") || !file_exists(file)) {
+            continue;
+        }
         error_set(
             err,
             "%s: expected documents: a .tsv file with a line LABEL<TAB>TEXT each, a table, .csv "
-            "or .jsonl (also .gz, .xz), or a folder with a folder for each class",
+            "or .jsonl (also .gz, .xz), a .list of such files, or a folder with a folder for each "
+            "class",
             file);
         return NULL;
     }

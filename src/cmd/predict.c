@@ -253,8 +253,8 @@ static bool predict(const arguments *a, error *err) {
     const bool joined = !a->probe && file_exists(path);
     free(path);
     if (joined) return predict_joined(a, err);
-    path = a->probe ? cli_probe_path(a->probe) : checkpoint_file(a->checkpoint);
-    const bool done = predict_features(a, a->checkpoint, path, &p, err);
+    path = a->probe ? cli_probe_path(a->probe) : checkpoint_file(a->checkpoint, err);
+    const bool done = path && predict_features(a, a->checkpoint, path, &p, err);
     free(path);
     return done;
 }

@@ -70,6 +70,14 @@ static bool unknown_key(const config *c, const char *path, const char *source, e
     const char **names = mem_alloc((size_t)c->count, sizeof *names);
     for (int i = 0; i < c->count; i++) names[i] = c->keys[i].path;
     const char *near = nearest_name(path, names, c->count);
+    const size_t length = strlen(path);
+    for (int i = 0; i < c->count; i++) { /* a section */
+        if (strncmp(names[i], path, length) != 0 || names[i][length] != '.') continue;
+        error_set(err, "%s: %s: expected keys of this section, such as %s, each with its value",
+                  source, path, names[i] + length + 1);
+        free(names);
+        return false;
+    }
     for (int i = 0; i < c->count; i++) { /* a key without its section: lr */
         const char *last = strrchr(names[i], '.');
         if (last && strcmp(last + 1, path) == 0) near = names[i];
@@ -271,6 +279,10 @@ static bool next_event(loader *l, yaml_event_t *event) {
     }
     if (l->parser.error == YAML_MEMORY_ERROR) return refuse(l, 0, "", "out of memory");
     const char *problem = l->parser.problem ? l->parser.problem : "cannot read";
+    if (strstr(problem, "cannot start any token")) {
+        problem =
+            "found a character that cannot begin a word; lines are indented by spaces, not by tabs";
+    }
     if (l->key) return error_set(l->err, "%s: %s: not valid YAML: %s", l->file, l->key, problem);
     return refuse(l, l->parser.problem_mark.line, "not valid YAML", problem);
 }

@@ -85,6 +85,45 @@ const char *classes_number(const class_names *k, const corpus *c, int16_t *class
     return NULL;
 }
 
+/* A document's place among those of equal labels side by side. */
+static int by_label(const void *a, const void *b, void *of) {
+    const document *documents = of;
+    const int32_t i = documents[*(const size_t *)a].label, j = documents[*(const size_t *)b].label;
+    return (i > j) - (i < j);
+}
+
+size_t classes_drop_rare(corpus *c, size_t least) {
+    if (least < 2) return 0;
+    size_t *order = mem_alloc(c->count, sizeof *order), labelled = 0, dropped = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        if (document_has_label(&c->documents[i])) order[labelled++] = i;
+    }
+    qsort_r(order, labelled, sizeof *order, by_label, c->documents);
+    for (size_t first = 0, end; first < labelled; first = end) {
+        const int32_t label = c->documents[order[first]].label;
+        for (end = first; end < labelled && c->documents[order[end]].label == label;) end++;
+        if (end - first >= least) continue;
+        for (size_t i = first; i < end; i++) c->documents[order[i]].label = LABEL_NONE;
+        dropped += end - first;
+    }
+    free(order);
+    return dropped;
+}
+
+size_t classes_drop_others(const class_names *k, corpus *c) {
+    char room[16];
+    size_t dropped = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        document *d = &c->documents[i];
+        if (!document_has_label(d)) continue;
+        const char *label = text_of(c, d->label, room);
+        if (classes_index((const char *const *)k->name, k->count, label) >= 0) continue;
+        d->label = LABEL_NONE;
+        dropped++;
+    }
+    return dropped;
+}
+
 void classes_balance(const int16_t *class, size_t rows, int classes, double *weight) {
     size_t of[MOST_CLASSES] = {0}, all = 0;
     for (size_t i = 0; i < rows; i++) {

@@ -36,8 +36,15 @@ static const struct {
 
 static const char utf16[] = "UTF-16 text";
 
+/* Latin letters have every second byte 0. */
 bool file_is_utf16(const uint8_t *head, size_t count) {
-    return count >= 2 && (memcmp(head, "\xFF\xFE", 2) == 0 || memcmp(head, "\xFE\xFF", 2) == 0);
+    size_t zeros[2] = {0, 0};
+    if (count >= 2 && (memcmp(head, "\xFF\xFE", 2) == 0 || memcmp(head, "\xFE\xFF", 2) == 0)) {
+        return true;
+    }
+    if (count > MOST_BYTES) count = MOST_BYTES;
+    for (size_t i = 0; i < count; i++) zeros[i % 2] += head[i] == 0;
+    return (zeros[0] > count / 4 || zeros[1] > count / 4) && zeros[0] + zeros[1] < count * 5 / 8;
 }
 
 /* Whether the text begins an array of objects. */
@@ -59,15 +66,10 @@ const char *file_kind(const uint8_t *head, size_t count) {
     }
     if (is_json_array(head, count)) return "a JSON array, where each line is to be an object";
     if (count > 262 && memcmp(head + 257, "ustar", 5) == 0) return "a tar archive";
-    size_t zeros[2] = {0, 0}, controls = 0;
+    size_t controls = 0;
     for (size_t i = 0; i < count; i++) {
-        zeros[i % 2] += head[i] == 0;
         const bool usual = head[i] && strchr("\t\n\r\f\x1B", head[i]);
         controls += (head[i] < ' ' && !usual) || head[i] == 0x7F;
-    }
-    /* Latin letters in UTF-16 have every second byte 0. */
-    if (zeros[0] > count / 4 || zeros[1] > count / 4) {
-        return zeros[0] + zeros[1] < count * 5 / 8 ? utf16 : "binary data";
     }
     return controls > count / 32 ? "binary data" : NULL;
 }

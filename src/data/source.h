@@ -47,8 +47,7 @@ typedef struct lines {
 /* Fails on a line of more than 64 MiB and as source_read does. */
 bool lines_next(lines *l, error *err);
 
-/* Refuses a file whose first `count` bytes, just read, begin with the mark of UTF-16, as
- * spreadsheets write it. */
+/* Refuses a file whose first `count` bytes, just read, are UTF-16, as spreadsheets write it. */
 bool source_check_utf8(const source *s, const uint8_t *read, size_t count, error *err);
 
 /* Whether another whole line is in the buffer. */

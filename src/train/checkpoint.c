@@ -169,14 +169,22 @@ static bool read_classes(const safetensors *file, options *o, error *err) {
                      file->path, MOST_CLASSES);
 }
 
-char *checkpoint_file(const char *path) {
-    return file_is_folder(path) ? mem_format("%s/last.safetensors", path) : mem_string(path);
+char *checkpoint_file(const char *path, error *err) {
+    if (!file_is_folder(path)) return mem_string(path);
+    char *file = mem_format("%s/last.safetensors", path);
+    if (file_exists(file)) return file;
+    error_set(err,
+              "%s: expected the folder of a run, with last.safetensors, or, for predict, of a "
+              "classifier, with classifier.safetensors",
+              path);
+    free(file);
+    return NULL;
 }
 
 bool checkpoint_open(checkpoint *c, const char *path, error *err) {
     memset(c, 0, sizeof *c);
-    char *file = checkpoint_file(path);
-    const bool opened = open_kind(&c->file, file, "model", err);
+    char *file = checkpoint_file(path, err);
+    const bool opened = file && open_kind(&c->file, file, "model", err);
     free(file);
     if (!opened) return false;
     options_begin(&c->options);

@@ -66,9 +66,9 @@ typedef struct checkpoint {
 
 bool checkpoint_open(checkpoint *c, const char *path, error *err);
 
-/* The model file that a path stands for: itself, or last.safetensors in a folder. The caller frees
- * it. */
-char *checkpoint_file(const char *path);
+/* The model file that a path stands for: itself, or last.safetensors in a folder, which must be
+ * there. The caller frees it. */
+char *checkpoint_file(const char *path, error *err);
 void checkpoint_close(checkpoint *c);
 
 /* Makes the model and loads its weights. May be called again for another one. */
