@@ -80,7 +80,7 @@ static bool parse(saved_probe *p) {
         !number_integer(entry(p, "documents"), &p->documents)) {
         return false;
     }
-    const bool multinomial = strcmp(entry(p, "multinomial"), "true") == 0; /* once one against all */
+    const bool multinomial = strcmp(entry(p, "multinomial"), "true") == 0;
     if (multinomial != (p->models > 1) || !number_real(entry(p, "scale"), &p->scale) ||
         !(p->scale > 0)) {
         return false;

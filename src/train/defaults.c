@@ -16,9 +16,9 @@
 /* For a CPU, models like the quickstart's; for a GPU, those of configs/imdb-*.yaml. Smaller texts
  * get smaller models, because a large model would learn them by heart. Minutes limit how long
  * people wait; epochs limit how often a short text is read. After equal minutes an mlstm reads
- * better than an lstm (docs/results.md); its initial noise is for runs of one byte. Hubs win
- * at 20 M parameters, and not below a million; there a dense mlstm with weight norm and coupled gates
- * does, and Muon costs a CPU as much time as it gains (docs/results.md). */
+ * better than an lstm; its initial noise is for runs of one byte. Hubs win at 20 M parameters, and
+ * below a million a dense mlstm with weight norm and coupled gates does; there Muon costs a CPU as
+ * much time as it gains (docs/results.md). */
 /* clang-format off */
 static const struct recipe {
     bool gpu;
