@@ -321,6 +321,15 @@ class Train(cli.Case):
         _, err = self.run_program("train", "config.yaml", "--out", "it's a run", "--set", "train.steps=2")
         self.assertIn(r"smallworld report 'it'\''s a run'", err)
 
+    def test_muon(self):
+        """What trains which weights is said; without dense ones it is refused."""
+        muon = ["--set", "train.optimizer=muon", "--set", "train.steps=2"]
+        self.refused("train.optimizer: expected adam: muon trains dense weights, and this model's are block-sparse", "train",
+                     "config.yaml", "--out", "no", *muon, status=2)
+        _, err = self.run_program("train", "config.yaml", "--out", "run", *muon, "--set", "model.graph=dense")
+        self.assertRegex(err, r"optimizer: muon for gates, \d+ weights; adam for the rest")
+        self.assertRegex(err, r"mean length of rows: gates [\d.]+")
+
     def test_hubs(self):
         """What commands say of a model whose cells speak through hubs."""
         hubs = ["--set", "model.cell=mlstm", "--set", "model.hubs=8", "--set", "model.degree=null"]

@@ -1,9 +1,7 @@
 /* What n-grams read of a text, and how predictions are joined and compared, by known values. */
 #include "classify/ngrams.h"
 #include "classify/predictions.h"
-#include "classify/scores.h"
 #include "classify/svm.h"
-#include "classify/ways.h"
 #include "core/memory.h"
 #include "data/classes.h"
 #include "support.h"

@@ -246,7 +246,7 @@ static void test_keys_refused(void **state) {
     refused("a:\n  integer: 5\n  nunber: 1\n",
             ":3: a.nunber: unknown key; the nearest is a.number");
     refused("choice: one\n", ":1: choice: unknown key; the nearest is b.choice");
-    refused("a: 5\n", ":1: a: unknown key");
+    refused("a: 5\n", ":1: a: expected keys of this section, such as integer");
     refused("list: [x]\n", ":1: list: unknown key; the nearest is b.list");
     refused("a: {integer: \"5\"}\n",
             ":1: a.integer: expected an integer at least 1, at most 100, got '5' in quotes");

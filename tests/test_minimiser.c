@@ -2,8 +2,6 @@
 #include "support.h"
 
 #include "core/memory.h"
-#include "probe/cholesky.h"
-#include "probe/history.h"
 #include "probe/minimiser.h"
 
 #include <math.h>

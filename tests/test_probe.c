@@ -7,7 +7,7 @@
 #include "probe/origin.h"
 #include "probe/probe.h"
 #include "probe/saved.h"
-#include "probe/split.h"
+#include "data/classes.h"
 
 #include <float.h>
 #include <math.h>

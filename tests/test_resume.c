@@ -242,6 +242,8 @@ static void test_refused_changes(void **state) {
     assert_run_fails("refused", TRAIN_RESUME, "train.steps=4 train.lr=0.02",
                      "train.lr: cannot change on resuming");
     assert_run_fails("refused", TRAIN_RESUME, "run.seed=3", "run.seed: cannot change");
+    assert_run_fails("refused", TRAIN_RESUME, "train.optimizer=muon",
+                     "train.optimizer: cannot change on resuming");
     write_documents(train_file, 61, 1);
     assert_run_fails("refused", TRAIN_RESUME, "train.steps=8",
                      "data.train: cannot change on resuming");

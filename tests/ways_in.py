@@ -187,7 +187,7 @@ class Runs(Case):
             self.assertEqual(results[1], results[2])
         self.results("train", "config.yaml", "--out", "second", "--set", "train.init=run")
         self.write("empty/x", "")
-        self.refused("empty/last.safetensors", "eval", "empty", "--data", "valid.tsv")
+        self.refused("empty: expected the folder of a run", "eval", "empty", "--data", "valid.tsv")
 
     def test_paths_beside_the_config(self):
         for name in "train.tsv", "valid.tsv", "config.yaml":

@@ -2,8 +2,8 @@
 
 #include "core/log.h"
 #include "core/memory.h"
+#include "data/classes.h"
 #include "probe/dataset.h"
-#include "probe/split.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

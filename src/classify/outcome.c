@@ -1,6 +1,6 @@
 #include "classify/outcome.h"
 
-#include "classify/scores.h"
+#include "classify/predictions.h"
 #include "core/json.h"
 #include "core/memory.h"
 #include "probe/dataset.h"

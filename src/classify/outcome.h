@@ -3,7 +3,7 @@
 #define SMALLWORLD_CLASSIFY_OUTCOME_H
 
 #include "classify/examples.h"
-#include "classify/ways.h"
+#include "classify/predictions.h"
 #include "page/classified.h"
 
 #include <stdio.h>

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void predictions_begin(predictions *o, size_t rows, int classes) {
     *o = (predictions){.rows = rows};
@@ -104,4 +105,106 @@ double predictions_mcnemar(const predictions *a, const predictions *b, const int
                     (double)n * log(2));
     }
     return fmin(1, 2 * tail);
+}
+
+/* -------------------------------------------------------------------------------------- the ways */
+
+const char *const way_names[WAYS] = {"n-grams", "features", "tuned", "n-grams and model"};
+
+void ways_choose(ways *w, int classes, const double *weight, const int16_t *valid_class,
+                 const int16_t *test_class) {
+    way *of = w->of;
+    double cost[WAYS];
+    w->partner = w->chosen = BY_NGRAMS;
+    w->share = 0;
+    w->p_value = NAN;
+    for (int k = BY_FEATURES; k <= BY_TUNED; k++) {
+        if (!of[k].tried) continue;
+        cost[k] = predictions_cost(&of[k].valid, valid_class, weight);
+        if (w->partner == BY_NGRAMS || cost[k] < cost[w->partner]) w->partner = k;
+    }
+    if (w->partner == BY_NGRAMS) return;
+    const way *partner = &of[w->partner];
+    w->share = predictions_join_best(&of[BY_BOTH].valid, &of[BY_NGRAMS].valid, &partner->valid,
+                                     classes, valid_class, weight);
+    predictions_join(&of[BY_BOTH].tested, &of[BY_NGRAMS].tested, &partner->tested, classes,
+                     w->share, test_class);
+    of[BY_BOTH].tried = true;
+    cost[BY_NGRAMS] = predictions_cost(&of[BY_NGRAMS].valid, valid_class, weight);
+    cost[BY_BOTH] = predictions_cost(&of[BY_BOTH].valid, valid_class, weight);
+    for (int k = 1; k < WAYS; k++) {
+        if (!of[k].tried || cost[k] > cost[w->chosen]) continue;
+        if (k == BY_BOTH || cost[k] < cost[w->chosen]) w->chosen = k;
+    }
+    if (w->chosen == BY_NGRAMS) return;
+    w->p_value = predictions_mcnemar(&of[w->chosen].tested, &of[BY_NGRAMS].tested, test_class);
+}
+
+double ways_saved_share(const ways *w) {
+    if (w->chosen == BY_NGRAMS) return 0;
+    return w->chosen == BY_BOTH ? w->share : 1;
+}
+
+size_t *ways_confusion(const ways *w, int classes, const int16_t *test_class) {
+    const size_t count = (size_t)classes;
+    const predictions *of = &w->of[w->chosen].tested;
+    size_t *confusion = mem_alloc(count * count, sizeof *confusion);
+    for (size_t i = 0; i < of->rows; i++) {
+        confusion[(size_t)test_class[i] * count + (size_t)of->said[i]]++;
+    }
+    return confusion;
+}
+
+void ways_end(ways *w) {
+    for (int k = 0; k < WAYS; k++) {
+        predictions_end(&w->of[k].valid);
+        predictions_end(&w->of[k].tested);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- scores */
+
+class_score score_class(const size_t *confusion, int classes, int class) {
+    const size_t all = (size_t)classes, at = (size_t) class;
+    const size_t right = confusion[at * all + at];
+    size_t documents = 0, said = 0;
+    for (size_t k = 0; k < all; k++) {
+        documents += confusion[at * all + k];
+        said += confusion[k * all + at];
+    }
+    class_score s = {documents, NAN, NAN, NAN};
+    if (said > 0) s.precision = (double)right / (double)said;
+    if (documents == 0) return s;
+    s.recall = (double)right / (double)documents;
+    s.f1 = 2 * (double)right / (double)(documents + said);
+    return s;
+}
+
+double score_macro_f1(const size_t *confusion, int classes) {
+    double sum = 0;
+    int counted = 0;
+    for (int k = 0; k < classes; k++) {
+        const class_score s = score_class(confusion, classes, k);
+        if (s.documents == 0) continue;
+        sum += s.f1;
+        counted++;
+    }
+    return sum / counted;
+}
+
+int score_mix_ups(const size_t *confusion, int classes, mix_up *list, int most) {
+    int count = 0;
+    for (int i = 0; i < classes; i++) {
+        for (int k = 0; k < classes; k++) {
+            const size_t documents = confusion[(size_t)i * (size_t)classes + (size_t)k];
+            if (i == k || documents == 0) continue;
+            int at = count;
+            while (at > 0 && list[at - 1].documents < documents) at--;
+            if (at == most) continue;
+            if (count < most) count++;
+            memmove(list + at + 1, list + at, (size_t)(count - 1 - at) * sizeof *list);
+            list[at] = (mix_up){i, k, documents};
+        }
+    }
+    return count;
 }

@@ -1,6 +1,6 @@
 #include "page/classified.h"
 
-#include "classify/scores.h"
+#include "classify/predictions.h"
 #include "core/file.h"
 #include "core/memory.h"
 #include "page/assets.h"

@@ -5,7 +5,7 @@
 #include "core/utf8.h"
 #include "page/assets.h"
 #include "page/html.h"
-#include "probe/separation.h"
+#include "probe/dataset.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 
 #include "core/memory.h"
 #include "core/philox.h"
-#include "probe/cholesky.h"
+#include "probe/minimiser.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,7 +6,6 @@
 #include "data/classes.h"
 #include "probe/calibration.h"
 #include "probe/saved.h"
-#include "probe/split.h"
 
 #include <math.h>
 #include <stdlib.h>
