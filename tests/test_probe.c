@@ -3,11 +3,11 @@
 
 #include "core/memory.h"
 #include "core/npy.h"
+#include "data/classes.h"
 #include "probe/calibration.h"
 #include "probe/origin.h"
 #include "probe/probe.h"
 #include "probe/saved.h"
-#include "data/classes.h"
 
 #include <float.h>
 #include <math.h>
