@@ -107,7 +107,7 @@ double predictions_mcnemar(const predictions *a, const predictions *b, const int
     return fmin(1, 2 * tail);
 }
 
-/* -------------------------------------------------------------------------------------- the ways */
+/* ------------------------------------------------------------------------------------ the ways */
 
 const char *const way_names[WAYS] = {"n-grams", "features", "tuned", "n-grams and model"};
 
@@ -162,7 +162,7 @@ void ways_end(ways *w) {
     }
 }
 
-/* ---------------------------------------------------------------------------------------- scores */
+/* -------------------------------------------------------------------------------------- scores */
 
 class_score score_class(const size_t *confusion, int classes, int class) {
     const size_t all = (size_t)classes, at = (size_t) class;

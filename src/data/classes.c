@@ -137,7 +137,7 @@ void classes_balance(const int16_t *class, size_t rows, int classes, double *wei
     }
 }
 
-/* -------------------------------------------------------------------------------------- held out */
+/* ------------------------------------------------------------------------------------ held out */
 
 enum {
     HELD_OUT = 5,       /* one row in five is held out */

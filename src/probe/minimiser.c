@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* -------------------------------------------------------------------------------------- Cholesky */
+/* ------------------------------------------------------------------------------------ Cholesky */
 
 /* to -= factor from */
 static void subtract(double *to, const double *from, double factor, size_t count) {
@@ -45,7 +45,7 @@ void cholesky_backward(const double *r, size_t n, double *x, size_t columns) {
     }
 }
 
-/* --------------------------------------------------------------------------------------- history */
+/* ------------------------------------------------------------------------------------- history */
 
 struct history {
     size_t count, each;       /* all variables, and those of a block */
@@ -222,7 +222,7 @@ void history_newton(const history *h, const double *w, const double *gradient, d
     for (size_t i = 0; i < h->count; i++) target[i] += w[i];
 }
 
-/* ------------------------------------------------------------------------------------- minimiser */
+/* ----------------------------------------------------------------------------------- minimiser */
 
 enum {
     BACKTRACKS = 6, /* number of steps back before the history is dropped */
