@@ -67,17 +67,17 @@ static int key_index(const config *c, const char *path) {
 }
 
 static bool unknown_key(const config *c, const char *path, const char *source, error *err) {
+    const size_t length = strlen(path);
+    for (int i = 0; i < c->count; i++) { /* a section */
+        const char *name = c->keys[i].path;
+        if (strncmp(name, path, length) != 0 || name[length] != '.') continue;
+        return error_set(err,
+                         "%s: %s: expected keys of this section, such as %s, each with its value",
+                         source, path, name + length + 1);
+    }
     const char **names = mem_alloc((size_t)c->count, sizeof *names);
     for (int i = 0; i < c->count; i++) names[i] = c->keys[i].path;
     const char *near = nearest_name(path, names, c->count);
-    const size_t length = strlen(path);
-    for (int i = 0; i < c->count; i++) { /* a section */
-        if (strncmp(names[i], path, length) != 0 || names[i][length] != '.') continue;
-        error_set(err, "%s: %s: expected keys of this section, such as %s, each with its value",
-                  source, path, names[i] + length + 1);
-        free(names);
-        return false;
-    }
     for (int i = 0; i < c->count; i++) { /* a key without its section: lr */
         const char *last = strrchr(names[i], '.');
         if (last && strcmp(last + 1, path) == 0) near = names[i];

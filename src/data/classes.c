@@ -111,18 +111,16 @@ size_t classes_drop_rare(corpus *c, size_t least) {
     return dropped;
 }
 
-size_t classes_drop_others(const class_names *k, corpus *c) {
+void classes_drop_others(const class_names *k, corpus *c) {
     char room[16];
-    size_t dropped = 0;
     for (size_t i = 0; i < c->count; i++) {
         document *d = &c->documents[i];
         if (!document_has_label(d)) continue;
         const char *label = text_of(c, d->label, room);
-        if (classes_index((const char *const *)k->name, k->count, label) >= 0) continue;
-        d->label = LABEL_NONE;
-        dropped++;
+        if (classes_index((const char *const *)k->name, k->count, label) < 0) {
+            d->label = LABEL_NONE;
+        }
     }
-    return dropped;
 }
 
 void classes_balance(const int16_t *class, size_t rows, int classes, double *weight) {

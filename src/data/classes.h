@@ -24,10 +24,12 @@ int classes_index(const char *const *name, int count, const char *label);
  * none of the classes, of which `room` has place for 16 bytes; else NULL. */
 const char *classes_number(const class_names *k, const corpus *c, int16_t *class, char *room);
 
-/* Takes the label from the documents of labels that fewer than `least` have; and, for other
- * documents, from those of labels that are none of the classes. Returns how many these are. */
+/* Takes the label from the documents of labels that fewer than `least` have. Returns how many these
+ * documents are. */
 size_t classes_drop_rare(corpus *c, size_t least);
-size_t classes_drop_others(const class_names *k, corpus *c);
+
+/* Takes the label from the documents whose label is none of the classes. */
+void classes_drop_others(const class_names *k, corpus *c);
 
 /* What a document of a class counts for: weight [classes], or NULL, where all count 1, as one
  * without a class (-1) does. */
