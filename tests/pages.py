@@ -140,6 +140,22 @@ class Show(Page):
         self.assertRegex(text, r"byte 0, line feed: -?\d+\.\d+, probability 0\.\d+ of 1next: .+ \d+ %")
         self.check_sizes("page.html")
 
+    def test_three_classes(self):
+        self.train()
+        lines = self.read("valid.tsv").splitlines(keepends=True)
+        self.write("three.tsv", b"".join(b"%d" % (i % 3) + line[1:] for i, line in enumerate(lines)))
+        self.run_program("features", "run/last.safetensors", "--data", "three.tsv", "--out", "f", *self.cpu)
+        self.run_program("probe", "--train", "f", "--test", "f", "--out", "p", *self.cpu)
+        self.show("--text", "three.tsv", "--probe", "p", "--features", "f")
+        self.open("page.html")
+        self.choose("probe: score of 2")  # text and histogram speak of it by one colour, green
+        bar = SURF.run("document.querySelector('#scale .bar').style.backgroundImage")
+        red, green, blue = map(int, re.findall(r"\d+", bar)[-3:])
+        self.assertGreater(green, max(red, blue) + 20)
+        self.assertEqual(SURF.run("document.querySelectorAll('#histogram .swatch')[2].style.color"), "var(--c2)")
+        self.assertTrue(SURF.run("!!(document.getElementById('histogram').compareDocumentPosition("
+                                 "document.getElementById('documents')) & Node.DOCUMENT_POSITION_FOLLOWING)"))
+
     def test_nasty_text(self):
         self.train()
         self.write("nasty.txt", NASTY + b"\n\n" + b"plain\r\n")

@@ -57,6 +57,11 @@ static int64_t pattern_parameters(const model_config *config, int stage, int blo
     return (int64_t)gates * blocks * config->block * config->block;
 }
 
+/* A ring has first nodes that are all joined, too, but no core. */
+static bool has_core(const model_config *config) {
+    return config->graph == GRAPH_CORE_PERIPHERY || config->graph == GRAPH_FILE;
+}
+
 static void print_square(const graph_metrics *g) {
     printf("  clustering  %.4f\n", g->clustering);
     printf("  path length mean %.3f, longest %d", g->path_mean, g->path_max);
@@ -75,7 +80,7 @@ static void print_text(const model_config *config, int stage, const graph_metric
     if (!square) printf(" that read %d others", g->inputs);
     printf(", %d blocks (density %.4f), %lld parameters\n", g->blocks, g->density,
            (long long)pattern_parameters(config, stage, g->blocks));
-    if (square) printf("  core        %d nodes\n", g->core);
+    if (square && has_core(config)) printf("  core        %d nodes\n", g->core);
     printf("  inputs      min %d, mean %.2f, max %d\n", g->degree_min, g->degree_mean,
            g->degree_max);
     printf("  outputs     min %d, mean %.2f, max %d\n", g->out_degree_min,
@@ -83,14 +88,14 @@ static void print_text(const model_config *config, int stage, const graph_metric
     if (square) print_square(g);
 }
 
-static void print_metrics(json_writer *w, const graph_metrics *g) {
+static void print_metrics(json_writer *w, const graph_metrics *g, bool core) {
     json_number(w, "density", g->density);
     json_integer(w, "degree_min", g->degree_min);
     json_number(w, "degree_mean", g->degree_mean);
     json_integer(w, "degree_max", g->degree_max);
     json_integer(w, "out_degree_min", g->out_degree_min);
     json_integer(w, "out_degree_max", g->out_degree_max);
-    json_integer(w, "core", g->core);
+    json_number(w, "core", core ? g->core : NAN);
     const bool square = g->nodes == g->inputs; /* NaN: null */
     json_number(w, "clustering", square ? g->clustering : NAN);
     json_number(w, "path_mean", square ? g->path_mean : NAN);
@@ -111,7 +116,7 @@ static void print_json(json_writer *w, const model_config *config, int stage,
     json_integer(w, "inputs", g->inputs);
     json_integer(w, "blocks", g->blocks);
     json_integer(w, "parameters", pattern_parameters(config, stage, g->blocks));
-    print_metrics(w, g);
+    print_metrics(w, g, has_core(config));
     json_object_end(w);
 }
 
@@ -125,7 +130,7 @@ static void print_cells(json_writer *w, const model_config *config, graph *const
         if (w) {
             json_object_begin(w, NULL);
             json_integer(w, "nodes", m.nodes);
-            print_metrics(w, &m);
+            print_metrics(w, &m, false);
             json_object_end(w);
         } else {
             printf("cells through hubs: %d nodes, each of which reads %d to %d others in a step\n",

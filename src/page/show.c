@@ -489,11 +489,11 @@ void show_write(FILE *out, const show_part *part) {
     fputs("<section aria-labelledby=\"texts\">\n<h2 id=\"texts\">Text, byte by byte</h2>\n"
           "<noscript><p>Colouring the text needs JavaScript.</p></noscript>\n"
           "<div class=\"controls\"><label>Colour by<select id=\"track\"></select></label>"
-          "<div class=\"scale\" id=\"scale\"></div></div>\n"
-          "<div id=\"documents\"></div>\n",
+          "<div class=\"scale\" id=\"scale\"></div></div>\n",
           out);
     if (part->labelled) fputs("<figure id=\"histogram\"></figure>\n", out);
-    fputs("<p class=\"quiet\" id=\"keys\">Point at a character, or move to a text with Tab and "
+    fputs("<div id=\"documents\"></div>\n"
+          "<p class=\"quiet\" id=\"keys\">Point at a character, or move to a text with Tab and "
           "through it with the arrow keys, Home and End. A state is the one after the byte; a "
           "probe's score is that of the text up to the end of the word; one value in a hundred is "
           "beyond the scale.</p>\n"

@@ -68,8 +68,6 @@
       section.append(title, text);
       holder.append(section);
     });
-    const histogram = document.getElementById("histogram"); // beside the first text, which it explains
-    if (histogram) holder.firstElementChild.after(histogram);
   };
 
   // -------------------------------------------------------------------------------------- colours
@@ -78,9 +76,10 @@
     const text = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
     return [1, 3, 5].map((i) => parseInt(text.slice(i, i + 2), 16));
   };
-  // Orange always speaks for the second label, blue for the first; without labels orange is above zero.
+  // A label has the colour of its histogram, the others of a probe of many have none; without labels orange is above zero.
   const turned = () => data.classes.length === 2 && track.above === data.classes[0];
   const centre = () => (track.kind === "unit" && track.histogram && track.histogram.threshold) || 0;
+  const own = () => (data.classes.length > 2 ? data.classes.indexOf(track.above) : -1);
   let paper, low, high, odd;
   const mixed = (value) => {
     if (Number.isNaN(value)) return "transparent";
@@ -90,6 +89,7 @@
   };
   const paint = () => {
     [paper, low, high, odd] = ["--paper", "--low", "--high", "--odd"].map(colour);
+    if (own() >= 0) [low, high] = [colour("--quiet"), colour(`--c${own() % 6}`)].map((c) => c.map((v, k) => (v + paper[k]) / 2));
     for (const { span, from, length } of spans) {
       const colours = [];
       for (let i = from; i < from + length; i++) colours.push(mixed(track.read(i)));
