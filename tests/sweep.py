@@ -32,22 +32,12 @@ class Sweep(unittest.TestCase):
                                "--out", "out", *flags], cwd=self.path, capture_output=True,
                               text=True)
 
-    def test_what_is_not_there(self):
-        """One line each, and no traceback."""
-        (self.path / "plan").write_text("a config.yaml\n")
-        for arguments in ["nowhere"], ["plan", "--program", "nowhere"]:
-            done = subprocess.run([sys.executable, "-B", SWEEP, *arguments], cwd=self.path, capture_output=True,
-                                  text=True)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
-            self.assertTrue(done.stderr.startswith("nowhere: "), done.stderr)
-
     def test_table(self):
         done = self.sweep("# two runs and one\nwide config.yaml model.hidden=64 seeds=1,2\n\n"
                           "longer config.yaml train.steps=9 # three times\n",
                           "--test", "text")
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = [line.split() for line in done.stdout.splitlines()]
-        self.assertEqual(lines[0][0], "run")
         self.assertEqual({line[0] for line in lines[1:]}, {"wide-s1", "wide-s2", "longer"})
         scores = [float(line[-1]) for line in lines[1:]]
         self.assertEqual(scores, sorted(scores))
@@ -66,29 +56,20 @@ class Sweep(unittest.TestCase):
             self.assertEqual(after, mark)
 
     def test_probe(self):
-        """Columns of probes, and a run that starts from the model of another one."""
         lines = "".join(f"{i % 2}\t{'good' if i % 2 else 'bad'} {i}\n" for i in range(60))
         (self.path / "some.tsv").write_text(lines)
-        done = self.sweep("tuned-from config.yaml seeds=1,2\ntuned config.yaml "
-                          "train.init=@tuned-from model.dropout=0.5 seeds=1,2\n"
-                          "other config.yaml train.init=@tuned-s2\n",
-                          "--probe", "some.tsv", "some.tsv", "--pool", "last,mean")
+        done = self.sweep("one config.yaml\n", "--probe", "some.tsv", "some.tsv", "--pool", "last,mean")
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = [line.split() for line in done.stdout.splitlines()]
         self.assertEqual(lines[0][-1], "some_error")
-        self.assertEqual(len(lines), 6)
-        for name, source in ("tuned-s1", "tuned-from-s1"), ("other", "tuned-s2"):
-            self.assertIn(f'init: "out/{source}/last.safetensors"',
-                          (self.path / "out" / name / "config.yaml").read_text())
-            self.assertFalse(list((self.path / "out" / name).glob("probe*")))
+        self.assertLess(float(lines[1][-1]), 50)
+        self.assertFalse(list((self.path / "out/one").glob("probe*")))
 
     def test_failures(self):
-        done = self.sweep("good config.yaml\nbad config.yaml model.hidden=33\n"
-                          "from-bad config.yaml train.init=@bad\n")
+        done = self.sweep("good config.yaml\nbad config.yaml model.hidden=33\n")
         self.assertEqual(done.returncode, 1)
         self.assertIn("bad: failed, see out/bad.log", done.stderr)
         self.assertIn("good", done.stdout)
-        self.assertIn("from-bad: failed", done.stderr)
         self.assertIn("model.hidden", (self.path / "out/bad.log").read_text())
 
     def test_stop(self):
@@ -109,9 +90,7 @@ class Sweep(unittest.TestCase):
     def test_plans_refused(self):
         for plan, message in [("", "no run in it"), ("a\n", "plan:1: expected NAME CONFIG"),
                               ("a config.yaml\nb config.yaml lr\n", "plan:2: expected"),
-                              ("a config.yaml\na config.yaml\n", "two runs are called a"),
-                              ("a config.yaml train.init=@b\nb config.yaml\n",
-                               "no earlier line's run is called b")]:
+                              ("a config.yaml\na config.yaml\n", "two runs are called a")]:
             done = self.sweep(plan)
             self.assertEqual(done.returncode, 1)
             self.assertIn(message, done.stderr)
@@ -123,9 +102,8 @@ class Sweep(unittest.TestCase):
         plans = sorted((SWEEP.parent.parent / "configs").glob("*.plan"))
         self.assertTrue(plans)
         for plan in plans:
-            for name, config, settings in read_plan(plan):
-                sets = [word for setting in settings if "=@" not in setting
-                        for word in ("--set", setting)]
+            for name, (config, settings) in read_plan(plan).items():
+                sets = [word for setting in settings for word in ("--set", setting)]
                 done = subprocess.run([PROGRAM, "graph", config, *sets], cwd=SWEEP.parent.parent,
                                       capture_output=True, text=True)
                 self.assertEqual(done.returncode, 0, f"{plan.name}: {name}: {done.stderr}")

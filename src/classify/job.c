@@ -219,7 +219,8 @@ bool job_run(job *j, const job_options *how, error *err) {
     const bool leads = job_leads(j);
     if (!open_given(j, err) || !read_examples(j, err) || (leads && !take_folder(j, err)) ||
         !examples_hold_out(&j->examples, how->files.train, err) ||
-        (leads && !begin_ngrams(j, err)) || !(alone || try_model_ways(j, err))) {
+        !(alone || j->is_open || job_find_run(j, err)) || (leads && !begin_ngrams(j, err)) ||
+        !(alone || try_model_ways(j, err))) {
         return false;
     }
     if (!leads) return true;

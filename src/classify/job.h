@@ -30,6 +30,7 @@ typedef struct job {
     char *checkpoint;           /* the path of the model of the text */
     loaded_model loaded, tuned; /* that model, and the one that learnt the labels */
     bool is_open, is_tuned;
+    bool goes_on;   /* with the model of the text, which an earlier job began */
     double minutes; /* that all may take */
     double rate;    /* bytes of text that training reads in a second; 0: not known */
     double text_seconds, probe_seconds;             /* planned */

@@ -46,8 +46,7 @@ static bool is_of_text(const char *path, const corpus *c) {
     return state.train_text == corpus_hash(c);
 }
 
-/* Goes on with a run that is there, and has a checkpoint and read this text, or any if `c` is NULL.
- */
+/* Goes on with a run that is there, and has a checkpoint and read this text. */
 static place begin_place(const job *j, char *folder, double seconds, const corpus *c) {
     place p = {folder, fmax(seconds, 0.3) / 60, TRAIN_OVERWRITE};
     char *state = mem_format("%s/last.state", folder),
@@ -55,7 +54,7 @@ static place begin_place(const job *j, char *folder, double seconds, const corpu
     options before;
     error ignored;
     options_begin(&before);
-    if (file_exists(state) && (!c || is_of_text(state, c))) p.start = TRAIN_RESUME;
+    if (file_exists(state) && is_of_text(state, c)) p.start = TRAIN_RESUME;
     if (p.start == TRAIN_RESUME && options_load(&before, config, NULL, 0, &ignored) &&
         before.train.minutes > 0) {
         p.minutes = before.train.minutes;
@@ -173,10 +172,10 @@ static double make_plan(job *j) {
 
 /* Gives the model of the text its seconds, on a CPU by a trial unless it only goes on. `lacks`: the
  * seconds that anything that could use it would need besides, or at most 0. */
-static bool plan_model(job *j, bool goes_on, double *lacks, error *err) {
+static bool plan_model(job *j, double *lacks, error *err) {
     j->text_seconds = text_share * job_left(j);
-    *lacks = 0;
-    if (!job_has_cpu_alone(j) || j->how->steps > 0 || goes_on) return true;
+    *lacks = job_agreed(j, 0.01 - job_left(j));
+    if (*lacks > 0 || !job_has_cpu_alone(j) || j->how->steps > 0 || j->goes_on) return true;
     /* What no processor could do in time needs no trial. */
     j->rate = 1e5 * omp_get_num_procs();
     const double least =
@@ -188,21 +187,28 @@ static bool plan_model(job *j, bool goes_on, double *lacks, error *err) {
     return true;
 }
 
+bool job_find_run(job *j, error *err) {
+    char *state = mem_format("%s/run/last.state", j->how->out);
+    const bool found = file_exists(state);
+    j->goes_on = job_agreed(j, found && is_of_text(state, j->examples.text)) > 0;
+    free(state);
+    return !found || j->goes_on || j->how->overwrite ||
+           error_set(err, "%s/run: a model of other text; --overwrite trains anew", j->how->out);
+}
+
 bool job_train_text(job *j, error *err) {
     static const char what[] = "a model of the text";
     if (j->is_open) return true;
     double lacks;
-    char *folder = mem_format("%s/run", j->how->out), *state = mem_format("%s/last.state", folder);
-    const bool goes_on = job_agreed(j, file_exists(state)) > 0;
-    const bool planned = plan_model(j, goes_on, &lacks, err);
-    free(state);
+    char *folder = mem_format("%s/run", j->how->out);
+    const bool planned = plan_model(j, &lacks, err);
     if (planned && lacks > 0) job_skip_stage(j, what, fmax(0, job_left(j)) + lacks);
     if (!planned || lacks > 0) {
         free(folder);
         return planned;
     }
     job_begin_stage(j, what);
-    place p = begin_place(j, folder, j->text_seconds, NULL);
+    place p = begin_place(j, folder, j->text_seconds, j->examples.text);
     j->checkpoint = mem_format("%s/last.safetensors", p.folder);
     options o;
     const bool ready = text_options(j, &o, 60 * p.minutes, j->how->steps, err);

@@ -5,6 +5,10 @@
 
 #include "classify/job.h"
 
+/* Finds whether an earlier job left a model of this text to go on with; one of other text is replaced
+ * with --overwrite, or refused. */
+bool job_find_run(job *j, error *err);
+
 /* Trains a model on the text of all documents but those for testing, or goes on with that. Nothing
  * to do with a given model; not tried where no time would be left to use it. */
 bool job_train_text(job *j, error *err);

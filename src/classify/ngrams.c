@@ -424,8 +424,8 @@ static void take_weights(ngrams *g, const svm *m, const vocabulary *v) {
     g->intercepts = intercepts;
 }
 
-/* Of the seconds, for the search: the fit on all rows, or a model, needs the others. */
-static const double search_share = 0.6;
+/* Of the seconds, for the search, and for all fits: of many classes, asking takes its time, too. */
+static const double search_share = 0.6, fits_share = 0.9;
 
 bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const double *weight,
                 const bool *held, double seconds, double **valid_margin, error *err) {
@@ -443,7 +443,7 @@ bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, c
         search s = {.machine = svm_begin(&r, v.count, g->functions, weight),
                     .least = INFINITY,
                     .deadline = began + search_share * seconds,
-                    .end = began + seconds};
+                    .end = began + fits_share * seconds};
         choose_cost(g, &s, valid_margin);
         fit_chosen(g, &s);
         take_weights(g, &s.machine, &v);
