@@ -3,16 +3,14 @@
     /usr/bin/python3 tests/cli_stopping.py BUILD/smallworld [CLASS.TEST...]
 """
 
-import gzip
 import json
-import lzma
 import os
 import random
 import signal
 import time
 
 import cli
-from cli import documents, sized
+from cli import documents
 
 
 class Cache(cli.Case):
@@ -77,37 +75,6 @@ class Signals(cli.Case):
         self.assertEqual(self.train("--resume")["steps"], self.STEPS)
         self.assert_same_run("whole", "run")
 
-    def test_kill_and_resume(self):
-        self.run_program("train", "config.yaml", "--out", "whole")
-        process = self.start_and_wait(40, "--set", "train.checkpoint_minutes=0.00001")
-        process.kill()
-        process.communicate()
-        self.assertEqual(process.returncode, -signal.SIGKILL)
-        self.assertEqual(self.train("--resume", "--set", "train.checkpoint_minutes=10")["steps"],
-                         self.STEPS)
-        text = self.read("run/config.yaml").replace(b"checkpoint_minutes: 1e-05",
-                                                    b"checkpoint_minutes: 10")
-        self.write("run/config.yaml", text)
-        self.assert_same_run("whole", "run")
-
-    def test_checkpoints_count_minutes(self):
-        process = self.start_and_wait(1, "--set", "train.checkpoint_minutes=1", "--set",
-                                      "train.steps=100000", "--set", "train.valid_every=100000")
-        time.sleep(1.5)  # and not a minute
-        process.kill()
-        process.communicate()
-        self.assertEqual(process.returncode, -signal.SIGKILL)
-        self.assertFalse((self.folder / "run" / "last.state").exists())
-
-    def test_minutes_count_from_the_first_start(self):
-        minutes = "--set", "train.steps=null", "--set", "train.minutes=0.025"
-        process = self.start_and_wait(1, *minutes)
-        time.sleep(1)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
-        self.assertLess(self.train("--resume", *minutes)["seconds"], 60 * 0.025 + 0.4)
-
     def assert_stops(self, process, number=signal.SIGTERM):
         """Asserts that the process ends within a second. Returns its stderr."""
         self.addCleanup(lambda: process.poll() is None and process.kill())
@@ -138,19 +105,6 @@ class Signals(cli.Case):
         process = self.start(*start, "data.exclude=long.txt", env=scratch)
         self.assertEqual(self.assert_stops(process), stopped)
         self.assertFalse((self.folder / "run").exists())
-
-    def test_stop_while_validating(self):
-        self.write("valid.txt", random.Random(1).randbytes(sized(16000)))
-        self.config("config.yaml", data_valid="valid.txt", model_hidden=256, train_valid_bytes=0,
-                    train_valid_every=2, train_steps=3, train_log_every=2)
-        process = self.start("train", "config.yaml", "--out", "run", "--json")
-        while not (self.folder / "run/metrics.jsonl").exists():
-            time.sleep(0.01)
-        self.assertIn("stopped after step 2; --resume goes on", self.assert_stops(process))
-        self.assertEqual(self.read("run/metrics.jsonl"), b"")
-        self.train("--resume")
-        self.run_program("train", "config.yaml", "--out", "whole")
-        self.assert_same_run("whole", "run")
 
     def test_hang_up(self):
         process = self.start_and_wait(10)

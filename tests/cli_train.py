@@ -110,7 +110,6 @@ class Train(cli.Case):
                      "--set", "data.valid=held.tsv", "--set", "train.label_weight=1")
         for text in range(60):  # until the hash of one holds it out
             self.write("rare.tsv", self.read("few.tsv") + f"rare\tthe only one of its kind, {text}\n".encode())
-            status, err = 0, ""
             process = self.start("train", "config.yaml", "--set", "data.train=rare.tsv", "--set", "data.valid=null",
                                  "--set", "train.label_weight=1", "--set", "train.class_weight=balanced", "--set",
                                  "train.steps=1", "--out", "rare", "--overwrite")
@@ -120,15 +119,6 @@ class Train(cli.Case):
         self.assertIn("train.class_weight: balanced has no meaning for class 'rare', all documents of which are held out", err)
         self.assertFalse((self.folder / "rare/last.state").exists() and text == 0)
 
-    def test_config_from_a_pipe(self):
-        readable, writable = os.pipe()
-        os.write(writable, self.read("config.yaml"))
-        os.close(writable)
-        self.train()
-        self.run_program("train", "/dev/stdin", "--out", "piped", stdin=readable)
-        os.close(readable)
-        self.assert_same_run("run", "piped")
-
     def test_progress_on_a_terminal(self):
         """Output after the progress line begins on a new line."""
         lines = self.on_terminal("train", "config.yaml", "--out", "run", "--set",
@@ -137,27 +127,6 @@ class Train(cli.Case):
         self.assertRegex(lines[-4], r"^done: [0-9.]+ bits per character .* 12 updates .* parameters$")
         self.assertEqual(lines[-3], "next: smallworld generate run, or smallworld report run")
         self.assertEqual(lines[-2:], ["run/last.safetensors", ""])
-
-    def test_resume_of_a_finished_run(self):
-        first = self.train()
-        before = self.snapshot()
-        out, err = self.run_program("train", "config.yaml", "--out", "run", "--resume", "--json")
-        self.assertEqual(json.loads(out), first)
-        self.assertIn("already finished at step 12", err)
-        self.assertEqual(self.snapshot(), before)
-
-    def test_resume(self):
-        self.train("--resume")  # without a checkpoint it starts from the beginning
-        for key, value in [("train.lr", "0.02"), ("model.hidden", "64"), ("run.seed", "2"),
-                           ("data.train", "valid.tsv"), ("train.valid_bytes", "4")]:
-            self.refused(f"{key}: cannot change on resuming", "train", "config.yaml", "--out",
-                         "run", "--resume", "--set", f"{key}={value}", "--set", "train.steps=20")
-        result = self.train("--resume", "--set", "train.steps=16", "--set", "train.log_every=1",
-                            "--set", "train.checkpoint_minutes=3", "--threads", "2")
-        self.assertEqual(result["steps"], 16)
-        result = self.train("--resume", "--set", "train.steps=null", "--set", "train.epochs=0.5",
-                            "--set", "train.log_every=1")
-        self.assertEqual(result["epochs"], 0.5)
 
     def test_two_runs_in_a_folder(self):
         first = self.start("train", "config.yaml", "--out", "run", "--set", "train.steps=100000")
@@ -169,15 +138,6 @@ class Train(cli.Case):
         first.send_signal(signal.SIGINT)
         first.communicate()
         self.assertEqual(first.returncode, 128 + signal.SIGINT)
-
-    def test_folder_in_use(self):
-        self.train()
-        self.refused("run: already holds a run; --resume continues it, --overwrite starts over",
-                     "train", "config.yaml", "--out", "run")
-        (self.folder / "run" / "last.state").unlink()
-        self.refused("run: already holds a run", "train", "config.yaml", "--out", "run")
-        self.train("--overwrite", "--set", "train.steps=3")
-        self.assertEqual(self.read("run/metrics.jsonl").count(b"\n"), 1)
 
     def test_damaged_run(self):
         self.train()
@@ -201,18 +161,6 @@ class Train(cli.Case):
                               "are missing")
         for name in "last.safetensors", "best.safetensors":
             self.assertEqual(self.read(f"run/{name}"), self.read(f"whole/{name}"))
-
-    def test_resume_without_a_state(self):
-        self.train()
-        (self.folder / "run" / "last.state").unlink()
-        self.refused("run/last.state: missing, though there is last.safetensors", "train",
-                     "config.yaml", "--out", "run", "--resume")
-
-    def test_own_config(self):
-        """A config.yaml that no run wrote is never overwritten."""
-        for start in [], ["--resume"], ["--overwrite"]:
-            self.refused("./config.yaml: this file was not written by a run", "train", "config.yaml", "--out", ".",
-                         *start)
 
     def test_overwrite_from_its_own_model(self):
         first = self.train()
@@ -239,19 +187,6 @@ class Train(cli.Case):
             (self.folder / "locked").mkdir(mode=0o555)
             self.refused("locked", "train", "config.yaml", "--out", "locked")
             self.refused("locked", "train", "config.yaml", "--out", "locked/run")
-
-    def test_full_disk(self):
-        self.train()
-        before = {name: self.read(f"run/{name}") for name in RUN_FILES}
-        for start, place in (["--overwrite"], "run/next"), (["--resume"], "run"):
-            out, err = self.run_program("train", "config.yaml", "--out", "run", *start, "--set",
-                                        "train.steps=20", status=1, preexec_fn=limit_files(20000))
-            self.assertEqual(out, "")
-            self.assertRegex(err.splitlines()[-1], f"^smallworld: cannot write {place}/(last.state|best"
-                                                   ".safetensors).tmp: File too large$")
-            for kept in ["last.state", "last.safetensors", "best.safetensors"]:
-                self.assertEqual(before[kept], self.read(f"run/{kept}"))
-        self.assertEqual(self.train("--resume", "--set", "train.steps=20")["steps"], 20)
 
     def test_full_disk_for_metrics(self):
         """If a line of metrics cannot be written, the run is saved and ends."""

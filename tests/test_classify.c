@@ -107,7 +107,7 @@ static void test_vocabulary(void **state) {
     for (int i = 0; i < ROWS; i++) class[i] = (int16_t)(i % 2);
     ngrams g;
     double *valid;
-    assert_true(ngrams_fit(&g, c, class, 2, NULL, held, INFINITY, &valid, &err));
+    assert_true(ngrams_fit(&g, c, class, 2, NULL, held, NULL, INFINITY, &valid, NULL, &err));
     /* "good" and "qqxx", with 6 pieces each, are in 2 of the 10 texts, "bad", with 3, in 5. Of the
      * rows that are not held "bad" is in 4 of class 0, and "qqxx" in 2 of class 1, "good" in 1. */
     const double all[2] = {18 + 4 * 4, 18 + 3 * 7};
@@ -137,7 +137,8 @@ static void test_vocabulary(void **state) {
     near(weight[1], 7.0 / 4);
     double neutral[2];
     for (int k = 0; k < 2; k++) {
-        assert_true(ngrams_fit(&g, c, class, 2, k ? weight : NULL, held, INFINITY, &valid, &err));
+        assert_true(ngrams_fit(&g, c, class, 2, k ? weight : NULL, held, NULL, INFINITY, &valid,
+                               NULL, &err));
         neutral[k] = margin_of_text(&g, "");
         free(valid);
         ngrams_free(&g);
@@ -145,7 +146,7 @@ static void test_vocabulary(void **state) {
     assert_true(neutral[1] > neutral[0] + 0.1);
     /* A class whose documents are all held out: no function speaks for it. */
     for (int i = 0; i < ROWS; i++) held[i] = (class[i] = (int16_t)(i % 3)) == 2;
-    assert_true(ngrams_fit(&g, c, class, 3, NULL, held, INFINITY, &valid, &err));
+    assert_true(ngrams_fit(&g, c, class, 3, NULL, held, NULL, INFINITY, &valid, NULL, &err));
     for (int row = 0; row < 3; row++) assert_true(valid[row * 3 + 2] < 0);
     free(valid);
     ngrams_free(&g);
@@ -161,7 +162,8 @@ static double objective(const svm *s, double cost, int function) {
     for (int64_t j = 0; j < s->features; j++) sum += (double)w[j] * w[j] / 2;
     for (int i = 0; i < r->count; i++) {
         double margin[MOST_CLASSES];
-        svm_margins(s, i, margin);
+        svm_margins(s, r->feature + r->start[i], r->value + r->start[i],
+                    r->start[i + 1] - r->start[i], margin);
         const bool positive = r->class[i] == (s->functions == 1 ? 1 : function);
         const double lacks = fmax(0, 1 - (positive ? 1 : -1) * margin[function]);
         if (!r->held[i]) sum += cost * class_weight(s->weight, r->class[i]) * lacks * lacks;
@@ -292,7 +294,7 @@ static void test_features_of_all(void **state) {
     for (int i = 0; i < ROWS; i++) class[i] = (int16_t)(i % 2);
     ngrams g;
     double *valid;
-    assert_true(ngrams_fit(&g, c, class, 2, NULL, held, INFINITY, &valid, &err));
+    assert_true(ngrams_fit(&g, c, class, 2, NULL, held, NULL, INFINITY, &valid, NULL, &err));
     near(margin_of_text(&g, "same"), margin_of_text(&g, ""));
     near(g.cost, 0.03); /* of equal errors the smallest */
     assert_true(isfinite(margin_of_text(&g, "same")));
@@ -324,7 +326,8 @@ static void test_many_classes(void **state) {
     double *valid, cost[2];
     for (int k = 0; k < 2; k++) {
         ngrams g;
-        assert_true(ngrams_fit(&g, c, class, CLASSES, NULL, held, k ? INFINITY : 0, &valid, &err));
+        assert_true(ngrams_fit(&g, c, class, CLASSES, NULL, held, NULL, k ? INFINITY : 0, &valid,
+                               NULL, &err));
         cost[k] = g.cost;
         /* Only a fit on all rows says something else of those held out than the search's fit. */
         double apart = 0, margin[CLASSES], *of = valid;

@@ -371,36 +371,68 @@ static void test_many_labels(void **state) {
     free(text);
 }
 
-/* A .tsv is a table if its first row names columns, with the quotes and labels of one. */
-static void test_tables_of_tabs(void **state) {
+/* Tables of every kind: a .tsv is one if its first row names columns, with the quotes and labels of one. */
+static void test_tables(void **state) {
     (void)state;
     static const struct {
-        const char *text, *first, *last; /* texts */
-        const char *labels;              /* of the first and the last document */
+        const char *name, *text, *first, *last; /* the file, and two of its texts */
+        const char *labels;                     /* of the first and the last document */
         size_t count;
     } cases[] = {
-        {"sentence\tlabel\na film\t1\n\nb \"c\" d\t0.0\n", "a film", "b \"c\" d", "1 0", 2},
-        {"labels\ttext\nx\tone\ny\ttwo\n", "one", "two", "x y", 2},
-        {"id\tsentiment\treview\n\"7_8\"\t1\t\"He \"\"said\"\"\tso.\"\n\"9\"\t0\t\"A \\\"b\\\"\"\n"
+        {"a.tsv", "sentence\tlabel\na film\t1\n\nb \"c\" d\t0.0\n", "a film", "b \"c\" d", "1 0",
+         2},
+        {"a.tsv", "labels\ttext\nx\tone\ny\ttwo\n", "one", "two", "x y", 2},
+        {"a.tsv",
+         "id\tsentiment\treview\n\"7_8\"\t1\t\"He \"\"said\"\"\tso.\"\n\"9\"\t0\t\"A \\\"b\\\"\"\n"
          "\"10\"\t0\t\"Last.\"\n",
          "He \"said\"\tso.", "Last.", "1 0", 3},
-        {"y\ttext\r-1\ta\r1\tb\r", "a", "b", "-1 1", 2},
-        {"text\temotion\r\none\t\r\ntwo\tjoy\r\n", "one", "two", "none joy", 2},
-        {"1\tone\r0\ttwo", "one", "two", "1 0", 2}, /* no table, of lines that end in CR */
-        {"1\tone\n\n2.0\t\"two\"\n-1\tthree\n-1\tlast\n", "one", "last", "1 none", 4},
-        {"y\ttext\r\n1\t\"one\r\ntwo\"\r\n0\t\"a\nb\"\r\n", "one  two", "a b", "1 0", 2},
-        {"review\tone word\n1\ttwo\n", "one word", "two", "review 1", 2}, /* no header */
+        {"a.tsv", "y\ttext\r-1\ta\r1\tb\r", "a", "b", "-1 1", 2},
+        {"a.tsv", "text\temotion\r\none\t\r\ntwo\tjoy\r\n", "one", "two", "none joy", 2},
+        {"a.tsv", "1\tone\r0\ttwo", "one", "two", "1 0", 2}, /* no table, of lines that end in CR */
+        {"a.tsv", "1\tone\n\n2.0\t\"two\"\n-1\tthree\n-1\tlast\n", "one", "last", "1 none", 4},
+        {"a.tsv", "y\ttext\r\n1\t\"one\r\ntwo\"\r\n0\t\"a\nb\"\r\n", "one  two", "a b", "1 0", 2},
+        {"a.tsv", "review\tone word\n1\ttwo\n", "one word", "two", "review 1", 2}, /* no header */
         /* A quote that does not end on its line is text where a line within is a row. */
-        {"label\ttext\n1\t\"so\n0\tit \"goes\"\n1\tlast\"\n", "\"so", "last\"", "1 1", 3},
-        {"text\tlabel\n\"so\t1\n\"it goes\"\t0\nlast\"\t1\n", "\"so", "last\"", "1 1", 3},
-        {"label\ttext\n1\t\"open\n0\tlast", "\"open", "last", "1 0", 2},
-        {"label\ttext\n1\ta\n0\t\"b \"\"c", "a", "\"b \"\"c", "1 0", 2},
-        {"text\tlabel\n\"two\nlines\"\t1\nlast\t0\n", "two lines", "last", "1 0", 2},
-        {"id\ttext\tlabel\n7\t\"two\n\nmore\"\t1\n8\tlast\t0\n", "two  more", "last", "1 0", 2},
-        {"label\ttext\n1\t\"a\\\"\"\n0\t\"b\" c\"\n", "a\\\"", "b\" c", "1 0", 2},
+        {"a.tsv", "label\ttext\n1\t\"so\n0\tit \"goes\"\n1\tlast\"\n", "\"so", "last\"", "1 1", 3},
+        {"a.tsv", "text\tlabel\n\"so\t1\n\"it goes\"\t0\nlast\"\t1\n", "\"so", "last\"", "1 1", 3},
+        {"a.tsv", "label\ttext\n1\t\"open\n0\tlast", "\"open", "last", "1 0", 2},
+        {"a.tsv", "label\ttext\n1\ta\n0\t\"b \"\"c", "a", "\"b \"\"c", "1 0", 2},
+        {"a.tsv", "text\tlabel\n\"two\nlines\"\t1\nlast\t0\n", "two lines", "last", "1 0", 2},
+        {"a.tsv", "id\ttext\tlabel\n7\t\"two\n\nmore\"\t1\n8\tlast\t0\n", "two  more", "last",
+         "1 0", 2},
+        {"a.tsv", "label\ttext\n1\t\"a\\\"\"\n0\t\"b\" c\"\n", "a\\\"", "b\" c", "1 0", 2},
+        {"a.csv",
+         "\xEF\xBB\xBFid,Review,class\r\n0,\"very, \"\"good\"\"\",pos\r\n1,\"two\nlines\",neg\r\n",
+         "very, \"good\"", "two lines", "pos neg", 2},
+        {"a.csv", "label;text\nx;a, b\ny;\"c;d\"\n", "a, b", "c;d", "x y", 2},
+        {"a.csv", "sep=;\ntext;label\n5\" wide;-1\n\"a;b\";0\n", "5\" wide", "a;b", "-1 0", 2},
+        {"a.csv", "stars,content\n5.0,fine\n,open\n1.0,poor\n,last\n", "fine", "last", "5.0 none",
+         4},
+        /* Of two columns that may be the text, the likelier one, wherever it stands. */
+        {"a.csv", "text,label,content\nthe text,1,x\n", "the text", "the text", "1 1", 1},
+        {"a.csv", "content,label,text\nx,1,the text\n", "the text", "the text", "1 1", 1},
+        {"a.jsonl",
+         "{\"overall\": \"x\", \"label\": \"a\", \"text\": \"one\", \"more\": [1, {\"text\": "
+         "2}]}\n\n"
+         "{\"label\": \"b\", \"text\": \"two\\nlines\"}\n",
+         "one", "two lines", "a b", 2},
+        {"a.json",
+         "{\"reviewText\": \"one\", \"label\": -1}\n{\"reviewText\": \"two\", \"label\": 1}\n",
+         "one", "two", "-1 1", 2},
+        {"a.jsonl",
+         "{\"stars\": 5.0, \"content\": \"fine\"}\n{\"content\": \"open\"}\n{\"stars\": 1, "
+         "\"content\": \"poor\"}\n",
+         "fine", "poor", "5 1", 3},
+        /* What is mended, or left out. */
+        {"a.jsonl",
+         "{\"text\": \"a\\ud83d!\"}\n{\"text\": null}\n{\"id\": 3}\n{\"text\": "
+         "\"\\ud83d\\ud83d\\ude00\"}\n",
+         "a\xEF\xBF\xBD!", "\xEF\xBF\xBD\xF0\x9F\x98\x80", "none none", 2},
+        {"a.ft.txt", "__label__pos one\ntwo __label__neg\n", "one", "two", "pos neg", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        corpus *c = read_tsv(&plain_text, cases[i].text);
+        write_text(path_of(cases[i].name), cases[i].text);
+        corpus *c = read_one(cases[i].name);
         const size_t ends[2] = {0, c->count - 1};
         char labels[64] = "", number[16];
         assert_int_equal(c->count, cases[i].count);
@@ -415,6 +447,42 @@ static void test_tables_of_tabs(void **state) {
         }
         assert_string_equal(labels, cases[i].labels);
         corpus_free(c);
+    }
+}
+
+static void test_wrong_tables(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        {"w.csv", "a,b\n1,2\n",
+         ":1: expected the names of columns, one of them text, review, sentence, content or the "
+         "like, found a, b"},
+        {"w.csv", "text,label\nx,1\nx,1,2\n",
+         ":3: expected 2 columns as in the first row, found 3"},
+        {"w.csv", "text,label\n\"x,1\n", ":2: expected a closing quote"},
+        {"w.csv", "text,label\n", ": empty"},
+        {"w.jsonl", "[1]\n", ":1: expected a JSON object"},
+        {"w.jsonl", "{\"text\": \"a\"} {\"text\": \"b\"}\n", ":1: expected one JSON object"},
+        {"w.jsonl", "{\"text\": \"\\\\u0000\"}\n{\"text\": \"a\\u0000b\"}\n",
+         ":2: expected no zero"},
+        {"w.jsonl", "{\"txt\": \"a\"}\n{\"txt\": \"b\"}\n", ":1: expected a string text"},
+        {"w.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n", ":2: expected a string text, review,"},
+        {"w.jsonl", "{\"text\": \"x\", \"label\": [1]}\n",
+         ":1: expected a name or a number as label"},
+        {"w.jsonl", "{\"text\": \"x\", \"label\": \"a\\tb\"}\n",
+         ":1: expected a label without tabs"},
+        {"w.ft.txt", "__label__a b\nno label\n", ":2: expected a word __label__NAME"},
+        {"w.ft.txt", "__label__a b\n__label__a b __label__c\n", ":2: expected one word __label__NAME, found several"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_text(path_of(cases[i][0]), cases[i][1]);
+        assert_refused(cases[i][0], cases[i][2]);
+    }
+    write_bytes(path_of("w.jsonl"), "{\"text\": \"a\0b\"}\n", 15);
+    assert_refused("w.jsonl", ":1: expected no zero byte");
+    for (int k = 0; k < 3; k++) { /* without a mark */
+        const char *name = (const char *const[]){"w.csv", "w.tsv", "w.jsonl"}[k];
+        write_bytes(path_of(name), "1\0\t\0t\0e\0x\0t\0\n\0{\0}\0", 18);
+        assert_refused(name, "UTF-16 text: expected UTF-8 (`iconv");
     }
 }
 
@@ -968,7 +1036,8 @@ int main(void) {
         cmocka_unit_test(test_many_labels),
         cmocka_unit_test(test_named_columns),
         cmocka_unit_test(test_large_tables),
-        cmocka_unit_test(test_tables_of_tabs),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_wrong_tables),
         cmocka_unit_test(test_unreadable),
         cmocka_unit_test(test_spool),
         cmocka_unit_test(test_gzip),

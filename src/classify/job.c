@@ -70,24 +70,6 @@ bool job_has_cpu_alone(const job *j) {
 
 /* ------------------------------------------------------------------------------------ n-grams */
 
-/* The n-grams' margins of the test documents. */
-static double *apply_ngrams(const ngrams *g, const corpus *c) {
-    const size_t functions = (size_t)g->functions;
-    double *margin = mem_alloc(c->count * functions, sizeof *margin);
-#pragma omp parallel
-    {
-        ngram_reader *r = ngram_reader_create(g);
-#pragma omp for schedule(dynamic, 16)
-        for (size_t i = 0; i < c->count; i++) {
-            size_t length;
-            const uint8_t *text = corpus_text(c, i, &length);
-            ngram_reader_apply(r, text, length, margin + i * functions);
-        }
-        ngram_reader_free(r);
-    }
-    return margin;
-}
-
 /* --threads is of the n-grams too. A bad number is refused where a backend is made. */
 static void use_threads(const job *j) {
     int64_t threads = 0;
@@ -102,11 +84,10 @@ static bool fit_ngrams(job *j, error *err) {
     double *valid, *test, began = clock_seconds();
     const double seconds = j->minutes > 0 ? job_left(j) : INFINITY;
     if (!ngrams_fit(&j->ngrams, j->examples.train.texts, j->examples.train.class,
-                    j->examples.classes.count, j->examples.weight, j->examples.is_held, seconds,
-                    &valid, err)) {
+                    j->examples.classes.count, j->examples.weight, j->examples.is_held,
+                    j->examples.test.texts, seconds, &valid, &test, err)) {
         return false;
     }
-    test = apply_ngrams(&j->ngrams, j->examples.test.texts);
     job_take_margins(j, BY_NGRAMS, valid, test, j->ngrams.scale);
     free(valid);
     free(test);

@@ -32,11 +32,13 @@ typedef struct ngrams {
 /* Fits the labelled rows of a corpus: class [rows], -1 for those left out. C is chosen by the
  * errors on the rows of `held`, then fitted on all, in about `seconds`: fewer C are tried to keep
  * them, a fit ends before its optimum, and without time to fit again the first fit stays.
- * `valid_margin` [held rows][functions], which the caller frees, are the margins of the first fit.
+ * `valid_margin` [held rows][functions], which the caller frees, are the margins of the first fit,
+ * and `test_margin` [test documents][functions] those of the last one of `test`, which may be NULL.
  * Refuses documents that have nothing in common. The caller frees the arrays by ngrams_free. weight
  * [classes] is that of a row by its class, in fits and in errors; NULL: 1. */
 bool ngrams_fit(ngrams *g, const corpus *c, const int16_t *class, int classes, const double *weight,
-                const bool *held, double seconds, double **valid_margin, error *err);
+                const bool *held, const corpus *test, double seconds, double **valid_margin,
+                double **test_margin, error *err);
 void ngrams_free(ngrams *g);
 
 /* Computes the margins [functions] of documents. One call after the other; made for one model. */

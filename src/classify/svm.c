@@ -226,16 +226,16 @@ static const float *weights_of(const svm *s, int function) {
     return s->w + block * (size_t)(s->features + 1) * (size_t)s->lanes + function % s->lanes;
 }
 
-FOR_LEVELS void svm_margins(const svm *s, int row, double *margin) {
-    const svm_rows *r = s->rows;
+FOR_LEVELS void svm_margins(const svm *s, const int32_t *feature, const float *value, size_t count,
+                            double *margin) {
     const size_t lanes = (size_t)s->lanes;
     for (int first = 0; first < s->functions; first += s->lanes) {
         const float *w = weights_of(s, first), *last = w + (size_t)s->features * lanes;
         double sum[MOST_LANES];
         for (size_t l = 0; l < lanes; l++) sum[l] = last[l];
-        for (size_t j = r->start[row]; j < r->start[row + 1]; j++) {
-            const float *at = w + (size_t)r->feature[j] * lanes;
-            for (size_t l = 0; l < lanes; l++) sum[l] += (double)at[l] * r->value[j];
+        for (size_t j = 0; j < count; j++) {
+            const float *at = w + (size_t)feature[j] * lanes;
+            for (size_t l = 0; l < lanes; l++) sum[l] += (double)at[l] * value[j];
         }
         for (int f = first; f < s->functions && f < first + s->lanes; f++) {
             margin[f] = sum[f - first];

@@ -46,8 +46,9 @@ void svm_end(svm *s);
  * most; negative: the time was over first. */
 int svm_fit(svm *s, double cost, bool all, double tolerance, double deadline);
 
-/* The margins [functions] of a row. */
-void svm_margins(const svm *s, int row, double *margin);
+/* The margins [functions] of a row of so many features. */
+void svm_margins(const svm *s, const int32_t *feature, const float *value, size_t count,
+                 double *margin);
 
 /* Copies a function's weights [features]; returns its intercept. */
 double svm_weights(const svm *s, int function, float *to);
