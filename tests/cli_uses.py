@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import tempfile
-import time
 import zlib
 from pathlib import Path
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CLASSIFIER_VERSION "1"
+#define CLASSIFIER_VERSION "2"
 
 enum { FIXED_ENTRIES = 12 };
 
@@ -33,7 +33,7 @@ bool classifier_write(const classifier *c, const char *folder, error *err) {
     const tensor tensors[] = {{"intercepts", TENSOR_F64, 1, {g->functions}, g->intercepts},
                               {"bucket", TENSOR_I32, 1, {g->count}, g->bucket},
                               {"idf", TENSOR_F32, 1, {g->count}, g->idf},
-                              {"weights", TENSOR_F32, 2, {g->functions, g->count}, g->weights}};
+                              {"weights", TENSOR_F32, 2, {g->count, g->functions}, g->weights}};
     char *path = mem_format("%s/" CLASSIFIER_FILE, folder);
     const bool written = safetensors_write(path, tensors, 4, entries, count, err);
     free(path);
@@ -162,14 +162,14 @@ static bool parse(classifier *c) {
     g->count = buckets->shape[0];
     g->bucket = find(c, "bucket", TENSOR_I32, g->count, 0);
     g->idf = find(c, "idf", TENSOR_F32, g->count, 0);
-    g->weights = find(c, "weights", TENSOR_F32, g->functions, g->count);
+    g->weights = find(c, "weights", TENSOR_F32, g->count, g->functions);
     g->intercepts = find(c, "intercepts", TENSOR_F64, g->functions, 0);
     if (g->count < 1 || g->count > NGRAM_BUCKETS || !g->bucket || !g->idf || !g->weights ||
         !g->intercepts || !check_ngrams(g)) {
         return false;
     }
     c->checkpoint = entry(c, "checkpoint");
-    c->probe = *entry(c, "probe") ? entry(c, "probe") : "probe.probe.safetensors"; /* before 0.3 */
+    c->probe = entry(c, "probe");
     c->text_column = entry(c, "text_column");
     c->label_column = entry(c, "label_column");
     c->html_entities = strcmp(entry(c, "html_entities"), "true") == 0;

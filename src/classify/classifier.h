@@ -7,7 +7,7 @@
  * The first file names the other two, whose names have their checksums. It is written last, so that
  * whatever stops a second `classify`, the folder holds the old classifier or the new one.
  *
- * The tensors are bucket int32 [count], idf float32 [count], weights float32 [functions][count] and
+ * The tensors are bucket int32 [count], idf float32 [count], weights float32 [count][functions] and
  * intercepts float64 [functions]; see ngrams.h. */
 #ifndef SMALLWORLD_CLASSIFY_CLASSIFIER_H
 #define SMALLWORLD_CLASSIFY_CLASSIFIER_H

@@ -414,9 +414,10 @@ static void take_weights(ngrams *g, const svm *m, const vocabulary *v) {
         idf[used++] = v->idf[v->feature[b]];
     }
     for (int f = 0; f < g->functions; f++) {
-        float *to = weights + (size_t)f * count;
+        float *to = weights + f;
         intercepts[f] = svm_weights(m, f, by_feature);
-        for (size_t j = 0; j < count; j++) to[j] = by_feature[v->feature[bucket[j]]];
+        for (size_t j = 0; j < count; j++, to += g->functions)
+            *to = by_feature[v->feature[bucket[j]]];
     }
     free(by_feature);
     g->bucket = bucket;
@@ -529,11 +530,9 @@ void ngram_reader_apply(ngram_reader *r, const uint8_t *text, size_t length, dou
     add_features(&r->row, &r->counts, r->feature);
     const node_list *row = &r->row;
     weigh_row(row->feature, row->value, row->used, g->bucket, g->idf);
-    for (int f = 0; f < g->functions; f++) {
-        const float *weights = g->weights + f * g->count;
-        margin[f] = g->intercepts[f];
-        for (size_t j = 0; j < row->used; j++) {
-            margin[f] += (double)weights[row->feature[j]] * row->value[j];
-        }
+    memcpy(margin, g->intercepts, (size_t)g->functions * sizeof *margin);
+    for (size_t j = 0; j < row->used; j++) {
+        const float *weights = g->weights + (int64_t)row->feature[j] * g->functions;
+        for (int f = 0; f < g->functions; f++) margin[f] += (double)weights[f] * row->value[j];
     }
 }

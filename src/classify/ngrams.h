@@ -22,7 +22,7 @@ typedef struct ngrams {
     int64_t count;         /* features */
     const int32_t *bucket; /* [count] their hashes, ascending */
     const float *idf;      /* [count] idf, of two classes times that ratio */
-    const float *weights;  /* [functions][count] */
+    const float *weights;  /* [count][functions] */
     const double *intercepts;
     double cost;  /* C */
     int passes;   /* over the rows, of the last fit */
