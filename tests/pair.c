@@ -66,38 +66,3 @@ graph *nasty_graph(int nodes, double share, bool hubs) {
     g->start[nodes] = count;
     return g;
 }
-
-// clang-format off
-const shape gate_shapes[GATE_SHAPES] = {
-    {.reason = "a few nodes and blocks, the fewest columns",
-     .nodes = 11, .block = 32, .gates = GATES, .columns = 2, .share = 0.15},
-    {.reason = "nearly all blocks there, 128 columns: one tile",
-     .nodes = 11, .block = 32, .gates = GATES, .columns = 4, .share = 0.8, .hubs = true},
-    {.reason = "256 columns: the widest tile of fprop, two boxes a warpgroup of dgrad",
-     .nodes = 12, .block = 32, .gates = GATES, .columns = 8, .share = 0.8, .hubs = true},
-    {.reason = "more parts than nodes: lists are cut between thread blocks",
-     .nodes = 71, .block = 32, .gates = GATES, .columns = 4, .share = 0.15},
-    {.reason = "a hub's list in twelve parts, 256 columns",
-     .nodes = 71, .block = 32, .gates = GATES, .columns = 8, .share = 0.15, .hubs = true},
-    {.reason = "960 columns: fprop makes 896 in tiles of 128, then 64; dgrad's fourth tile is not "
-               "full",
-     .nodes = 35, .block = 32, .gates = GATES, .columns = 30, .share = 0.8, .hubs = true},
-    {.reason = "blocks of 64, the fewest columns",
-     .nodes = 5, .block = 64, .gates = GATES, .columns = 2, .share = 0.8},
-    {.reason = "blocks of 64 with rows and columns that are empty or full, 128 columns",
-     .nodes = 6, .block = 64, .gates = GATES, .columns = 4, .share = 0.15, .hubs = true},
-    {.reason = "blocks of 64, 256 columns: two tiles of dgrad",
-     .nodes = 5, .block = 64, .gates = GATES, .columns = 8, .share = 0.8, .hubs = true},
-    {.reason = "blocks of 64, whole nodes of like sources, six tiles",
-     .nodes = 47, .block = 64, .gates = GATES, .columns = 24, .share = 0.1},
-    {.reason = "blocks of 128, the fewest columns",
-     .nodes = 5, .block = 128, .gates = GATES, .columns = 2, .share = 0.8, .hubs = true},
-    {.reason = "blocks of 128, 128 columns",
-     .nodes = 6, .block = 128, .gates = GATES, .columns = 4, .share = 0.2, .hubs = true},
-    {.reason = "blocks of 128, 256 columns: two tiles of dgrad",
-     .nodes = 5, .block = 128, .gates = GATES, .columns = 8, .share = 0.8},
-    {.reason = "blocks of 128, 320 columns: fprop's last 64 by themselves, dgrad's last tile "
-               "half empty",
-     .nodes = 5, .block = 128, .gates = GATES, .columns = 10, .share = 0.5, .hubs = true},
-};
-// clang-format on

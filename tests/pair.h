@@ -14,17 +14,11 @@ typedef struct pair {
 
 /* The shape of a layer and of a product's inputs. */
 typedef struct shape {
-    const char *reason; /* what this shape exercises, or NULL */
     int nodes, block, gates;
-    int columns, steps; /* columns: in multiples of what a product takes; steps 0: one */
+    int columns, steps; /* columns: in multiples of what a product takes */
     double share;
     bool hubs;
 } shape;
-
-/* Shapes of four gates for which a GPU has special kernels: few columns and many, odd multiples of
- * 64 columns, and long rows whose sums are made in parts. */
-enum { GATE_SHAPES = 14 };
-extern const shape gate_shapes[GATE_SHAPES];
 
 pair open_pair(precision precision);
 void close_pair(pair *p);

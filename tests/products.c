@@ -66,23 +66,3 @@ void check_layout(pair *p, const layout *l, int columns, int steps, const char *
     free(x);
     free(dy);
 }
-
-void check_shapes(pair *p, const shape *shapes, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        const shape *s = &shapes[i];
-        if (!takes_case()) continue;
-        const int steps = s->steps ? s->steps : 1;
-        /* On the CPU neither more nodes nor more columns take another way. */
-        const bool cuda = test_device_is_cuda();
-        const int nodes = cuda || s->nodes < 40 ? s->nodes : 40;
-        const int columns = cuda || s->columns < 3 ? s->columns : 3;
-        graph *g = nasty_graph(nodes, s->share, s->hubs);
-        layout *l = layout_from_graph(g, s->block, s->gates);
-        char name[160];
-        snprintf(name, sizeof name, "block %d, %d gates, %d blocks (%s)", s->block, s->gates,
-                 l->blocks, s->reason ? s->reason : "random");
-        check_layout(p, l, columns * p->be->product_multiple, steps, name);
-        layout_free(l);
-        graph_free(g);
-    }
-}

@@ -13,7 +13,4 @@ layout *pattern_layout(const graph_options *options, int nodes, int block, int g
  * columns, on random values. All outputs are poisoned first. A failure shows `name`. */
 void check_layout(pair *p, const layout *l, int columns, int steps, const char *name);
 
-/* Does so on a random pattern for each shape. */
-void check_shapes(pair *p, const shape *shapes, size_t count);
-
 #endif
