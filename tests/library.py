@@ -299,41 +299,31 @@ class Models(unittest.TestCase):
         self.assertEqual(model.generate(40, seed=3), MODEL.generate(40, seed=3))
 
     def test_refusals(self):
-        with self.assertRaisesRegex(smallworld.Error, "missing.safetensors"):
-            smallworld.Model.load(FOLDER / "missing.safetensors")
-        with self.assertRaisesRegex(smallworld.Error, "run.device.*gpu"):
-            smallworld.Model.load(FOLDER / "m.safetensors", device="gpu")
-        for name, value in (("streams", -1), ("streams", 2**32 + 1), ("threads", 2**32 + 1), ("threads", -1)):
+        """What Python refuses by itself; tests/test_library.c has what C does."""
+        for name, value in ("streams", -1), ("streams", 2**32 + 1), ("threads", -1):
             with self.assertRaisesRegex(ValueError, f"{name}: expected 0 to"):
                 smallworld.Model.load(FOLDER / "m.safetensors", **{name: value})
         with self.assertRaisesRegex(ValueError, "path: expected no zero byte"):
             smallworld.Model.load(f"{FOLDER}/m.safetensors\0b")
-        for name, value in (("count", -1), ("count", -100), ("top_k", 2**33), ("seed", 2**64)):
-            with self.assertRaisesRegex(ValueError, f"{name}: expected 0 to"):
-                MODEL.generate(**{"count": 3, name: value})
         for texts in ([1, 2], numpy.arange(3), [numpy.ones(2)], [None]):
             with self.assertRaisesRegex(TypeError, "text: expected"):
                 MODEL.features(texts)
-        with self.assertRaisesRegex(smallworld.Error, "text 1: expected at least one byte"):
-            MODEL.score(["a", ""], framed=False)
-        with self.assertRaisesRegex(ValueError, "at least two bytes"):
-            MODEL.bits_per_character([])
-        with self.assertRaisesRegex(ValueError, "state: expected one of cell, hidden"):
-            MODEL.features("a", state="sell")
-        for pool, message in (("mean,sum", "one of last, mean, max, got 'sum'"), ("max,max", "different ones"),
-                              (None, "got None")):
-            with self.assertRaisesRegex(ValueError, f"pool: expected .*{message}"):
-                MODEL.features("a", pool=pool)
-        with self.assertRaisesRegex(smallworld.Error, "top_p"):
-            MODEL.generate(3, top_p=0)
-        with self.assertRaisesRegex(smallworld.Error, "prompt"):
-            MODEL.generate(3, prompt="")
+        for error, message, call in (
+                (ValueError, "seed: expected 0 to", lambda: MODEL.generate(3, seed=2**64)),
+                (smallworld.Error, "text 1: expected at least one byte", lambda: MODEL.score(["a", ""], framed=False)),
+                (smallworld.Error, "top_p", lambda: MODEL.generate(3, top_p=0)),
+                (smallworld.Error, "prompt", lambda: MODEL.generate(3, prompt="")),
+                (ValueError, "at least two bytes", lambda: MODEL.bits_per_character([])),
+                (ValueError, "state: expected one of cell, hidden", lambda: MODEL.features("a", state="sell")),
+                (ValueError, "pool: expected .*one of last, mean, max, got 'sum'", lambda: MODEL.features("a", pool="mean,sum")),
+                (ValueError, "pool: expected .*different ones", lambda: MODEL.features("a", pool="max,max"))):
+            with self.assertRaisesRegex(error, message):
+                call()
         text = numpy.frombuffer(b"A cat.", numpy.uint8)
         for same in text, [text], memoryview(b"A cat."), bytearray(b"A cat."), [memoryview(b"A cat.")]:
             numpy.testing.assert_array_equal(MODEL.features(same), MODEL.features("A cat."))
         self.assertEqual(MODEL.score([]), [])
         self.assertEqual(MODEL.features([]).shape, (0, 128))
-        numpy.testing.assert_array_equal(MODEL.features("a"), MODEL.features("a", pool="mean,last"))
 
     def test_no_copies(self):
         conv = smallworld.Conv(numpy.ones((2, 3)), 8, 4, device="cpu", threads=1)
@@ -613,14 +603,6 @@ class Products(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "x: expected an array with __dlpack__, got list"):
             pattern.fprop(w, x.tolist())
         numpy.testing.assert_array_equal(pattern.fprop(read_only(w), read_only(x)), pattern.fprop(w, x))
-        for message, change, block in ("block: expected", mask, 12), ("blocks: expected", mask & False, 8):
-            with self.assertRaisesRegex(smallworld.Error, message):
-                smallworld.Pattern(change, block, device="cpu")
-        for call in (lambda: pattern.fprop(w, x, out=x), lambda: pattern.dgrad(w, x, out=x)):
-            with self.assertRaisesRegex(smallworld.Error, "expected memory that .* does not overlap"):
-                call()
-        with self.assertRaisesRegex(smallworld.Error, "bf16"):
-            smallworld.Pattern(mask, 8, device="cpu", precision="bf16")
 
 
 class Convolutions(unittest.TestCase):
@@ -687,19 +669,11 @@ class Convolutions(unittest.TestCase):
 
     def test_refusals(self):
         mask = numpy.ones((2, 3), bool)
-        for words, make in (
-                ("filter\\[0\\]: expected a reach", lambda: smallworld.Conv(mask, 8, (2, 9), 3)),
-                ("blocks: expected", lambda: smallworld.Conv(~mask, 8, 4)),
-                ("block: expected", lambda: smallworld.Conv(mask, 12, 4))):
-            with self.assertRaisesRegex(smallworld.Error, words):
-                make()
         for words, make in (("stride: expected", lambda: smallworld.Conv(mask, 8, 4, stride=0)),
                             ("pad: expected", lambda: smallworld.Conv(mask, 8, 4, pad=((1, 1, 1), 1))),
                             ("mask: expected", lambda: smallworld.Conv(mask[0], 8, 4))):
             with self.assertRaisesRegex(ValueError, words):
                 make()
-        with self.assertRaisesRegex(smallworld.Error, r"size: .* MB of tables for 81 taps of 16000000 pixels"):
-            smallworld.Conv(mask, 8, 4000, 9, device="cpu")
         conv = smallworld.Conv(mask, 8, 4, device="cpu")
         with self.assertRaisesRegex(ValueError, r"x: expected shape \(4, 4, 24, columns\)"):
             conv.fprop(numpy.zeros(conv.weight_shape), numpy.zeros((4, 4, 16, 16)))

@@ -216,6 +216,13 @@ static void test_convolution(void **state) {
     assert_contains(smallworld_error(), "blocks: expected 1 to ");
     assert_null(smallworld_conv_create(OUT, 2, BLOCK, blocks, COUNT, &shape, &how));
     assert_contains(smallworld_error(), "block 1 joins nodes 0 and 2: expected 0 to 1");
+    smallworld_conv_shape wrong = shape;
+    wrong.filter[0] = 9;
+    assert_null(smallworld_conv_create(OUT, IN, BLOCK, blocks, COUNT, &wrong, &how));
+    assert_contains(smallworld_error(), "filter[0]: expected a reach");
+    wrong = (smallworld_conv_shape){{4000, 4000}, {9, 9}, {1, 1}, {1, 1}, {{4, 4}, {4, 4}}};
+    assert_null(smallworld_conv_create(OUT, IN, BLOCK, blocks, COUNT, &wrong, &how));
+    assert_contains(smallworld_error(), " MB of tables for 81 taps of 16000000 pixels");
     release_all(be, at, sizeof at / sizeof at[0]);
     double *const values[] = {w, x, dy, y, dx, dw};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) free(values[i]);
@@ -345,6 +352,8 @@ static void test_refusals(void **state) {
     assert_string_equal(smallworld_error(), "rows, columns: expected multiples of 8, got 7 and 8");
     assert_false(smallworld_transpose(product, x, 8, 8, x, NULL));
     assert_contains(smallworld_error(), "y: expected memory that x does not overlap");
+    assert_false(smallworld_fprop(product, x, x, x, 1, NULL));
+    assert_contains(smallworld_error(), "does not overlap");
     assert_false(smallworld_transpose(product, NULL, 8, 8, y, NULL));
     assert_false(smallworld_transpose(NULL, x, 8, 8, y, NULL));
     smallworld_product_free(product);

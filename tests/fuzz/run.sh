@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 seconds=${1:-3600}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(safetensors model state probe config npy json graph text library products)
+[ ${#targets[@]} -gt 0 ] || targets=(safetensors model state probe config npy json graph text products)
 
 scripts/install.sh --fuzz
 instrument="-DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -g -O1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined"
