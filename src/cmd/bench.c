@@ -19,33 +19,6 @@ typedef struct matmul_arguments {
     bool full, chosen, json;
 } matmul_arguments;
 
-enum { KEY_AXIS = 1, KEY_UNITS = KEY_AXIS + AXES, KEY_FULL, KEY_JSON, KEY_KERNEL };
-
-static const struct argp_option matmul_options_table[] = {
-    {"units", KEY_UNITS, "N", 0,
-     "Number of rows and of columns of one gate's matrix; default 12288", 0},
-    {"precision", KEY_AXIS + AXIS_PRECISION, "LIST", 0,
-     "Precisions, of " BENCH_PRECISIONS "; default bf16", 0},
-    {"product", KEY_AXIS + AXIS_PRODUCT, "LIST", 0,
-     "Products, of " BENCH_PRODUCTS "; default fprop", 0},
-    {"gates", KEY_AXIS + AXIS_GATES, "LIST", 0,
-     "Numbers of matrices that share one pattern, of 1 and 4; default 1", 0},
-    {"pattern", KEY_AXIS + AXIS_PATTERN, "LIST", 0,
-     "Patterns, of " BENCH_PATTERNS "; default random", 0},
-    {"block", KEY_AXIS + AXIS_BLOCK, "LIST", 0,
-     "Sides of a block, of 8, 16, 32, 64 and 128; default 32", 0},
-    {"density", KEY_AXIS + AXIS_DENSITY, "LIST", 0,
-     "Shares of the blocks that exist; default 0.5,0.2,0.1,0.05,0.03,0.01", 0},
-    {"columns", KEY_AXIS + AXIS_COLUMNS, "LIST", 0,
-     "Numbers of columns N: the minibatch's, or the depth that wgrad sums over; default 32", 0},
-    {"full", KEY_FULL, NULL, 0,
-     "Measure slices of the whole grid instead, which takes some minutes", 0},
-    {"kernel", KEY_KERNEL, "NAME", 0,
-     "Measure this kernel instead of the one that a model would use; a wrong name lists all", 0},
-    {"json", KEY_JSON, NULL, 0, "Print one JSON object instead of the table", 0},
-    {0},
-};
-
 /* How the values of an axis are given: by these words, or as whole numbers in this range. */
 static const struct {
     const char *option, *words;
@@ -85,31 +58,46 @@ static void refuse_more(struct argp_state *state, const char *option) {
     cli_refuse(state, "%s: expected at most %d values", option, AXIS_MOST);
 }
 
-static error_t parse_matmul(int key, char *text, struct argp_state *state) {
-    matmul_arguments *a = state->input;
-    const int axis = key - KEY_AXIS;
-    if (axis >= 0 && axis < AXES) {
-        int count = 0;
-        for (char *word; (word = strsep(&text, ","));) {
-            if (count == AXIS_MOST) refuse_more(state, axis_values[axis].option);
-            a->axes.values[axis][count++] = parse_value(state, axis, word);
-        }
-        a->axes.count[axis] = count;
-        a->chosen = true;
-        return 0;
+/* `least` of the row: its axis. */
+static void take_axis(struct argp_state *state, const cli_row *row, void *input, char *text) {
+    matmul_arguments *a = input;
+    const int axis = (int)row->least;
+    int count = 0;
+    for (char *word; (word = strsep(&text, ","));) {
+        if (count == AXIS_MOST) refuse_more(state, axis_values[axis].option);
+        a->axes.values[axis][count++] = parse_value(state, axis, word);
     }
-    switch (key) {
-    case KEY_UNITS: a->units = cli_integer(state, "--units", text, 256, 1 << 20); return 0;
-    case KEY_FULL: a->full = true; return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case KEY_KERNEL: a->kernel = text; return 0;
-    case ARGP_KEY_ARG: cli_refuse(state, "expected no arguments, got '%s'", text); return 0;
-    case ARGP_KEY_END:
-        if (a->full && a->chosen)
-            cli_refuse(state, "--full: chooses the grid itself, so no list may be given");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+    a->axes.count[axis] = count;
+    a->chosen = true;
+}
+
+#define AXIS(name, axis, text)                                                                     \
+    { CLI_CALL, name, "LIST", .offset = 0, text, .least = axis, .take = take_axis }
+
+static const cli_row matmul_rows[] = {
+    {CLI_INTEGER, "units", "N", .offset = offsetof(matmul_arguments, units),
+     "Number of rows and of columns of one gate's matrix; default 12288", 256, 1 << 20},
+    AXIS("precision", AXIS_PRECISION, "Precisions, of " BENCH_PRECISIONS "; default bf16"),
+    AXIS("product", AXIS_PRODUCT, "Products, of " BENCH_PRODUCTS "; default fprop"),
+    AXIS("gates", AXIS_GATES, "Numbers of matrices that share one pattern, of 1 and 4; default 1"),
+    AXIS("pattern", AXIS_PATTERN, "Patterns, of " BENCH_PATTERNS "; default random"),
+    AXIS("block", AXIS_BLOCK, "Sides of a block, of 8, 16, 32, 64 and 128; default 32"),
+    AXIS("density", AXIS_DENSITY,
+         "Shares of the blocks that exist; default 0.5,0.2,0.1,0.05,0.03,0.01"),
+    AXIS("columns", AXIS_COLUMNS,
+         "Numbers of columns N: the minibatch's, or the depth that wgrad sums over; default 32"),
+    {CLI_FLAG, "full", NULL, .offset = offsetof(matmul_arguments, full),
+     "Measure slices of the whole grid instead, which takes some minutes"},
+    {CLI_TEXT, "kernel", "NAME", .offset = offsetof(matmul_arguments, kernel),
+     "Measure this kernel instead of the one that a model would use; a wrong name lists all"},
+    {CLI_FLAG, "json", NULL, .offset = offsetof(matmul_arguments, json),
+     "Print one JSON object instead of the table"},
+};
+
+static void check_matmul(struct argp_state *state, void *input) {
+    const matmul_arguments *a = input;
+    if (a->full && a->chosen)
+        cli_refuse(state, "--full: chooses the grid itself, so no list may be given");
 }
 
 static const char matmul_help[] =
@@ -129,10 +117,9 @@ static const char matmul_help[] =
     "      --columns 128,8192 --json";
 
 static int bench_matmul(int argc, char **argv) {
-    static const struct argp argp = {
-        matmul_options_table, parse_matmul, "", matmul_help, NULL, NULL, NULL};
+    static const cli_command command = {"", matmul_help, CLI_ROWS(matmul_rows), check_matmul, NULL};
     matmul_arguments a = {.axes = product_default, .units = 12288};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     product_results results;
     product_grid g = {.units = (int)a.units};
@@ -168,65 +155,43 @@ typedef struct conv_arguments {
     bool json;
 } conv_arguments;
 
-enum {
-    KEY_FEATURES = 1,
-    KEY_BLOCK,
-    KEY_DENSITY,
-    KEY_FILTER,
-    KEY_SIZE,
-    KEY_IMAGES,
-    KEY_PRECISION,
-    KEY_CONV_JSON
+static void take_densities(struct argp_state *state, const cli_row *row, void *input, char *text) {
+    conv_options *o = input;
+    (void)row;
+    o->density_count = 0;
+    for (char *word; (word = strsep(&text, ","));) {
+        if (o->density_count == AXIS_MOST) refuse_more(state, "--density");
+        o->densities[o->density_count++] = parse_density(state, word);
+    }
+}
+
+static const cli_row conv_rows[] = {
+    {CLI_COUNT, "features", "N", .offset = offsetof(conv_arguments, options.features),
+     "Features of the input and of the output; default 1024", 8, 1 << 15},
+    {CLI_COUNT, "block", "N", .offset = offsetof(conv_arguments, options.block),
+     "Side of a block, 8, 16, 32, 64 or 128; default 32", 8, 128},
+    {CLI_CALL, "density", "LIST", .offset = offsetof(conv_arguments, options),
+     "Shares of the blocks that exist; default 0.5,0.25,0.1,0.05", .take = take_densities},
+    {CLI_COUNT, "filter", "N", .offset = offsetof(conv_arguments, filter),
+     "Side of the filter, odd; default 3", 1, 63},
+    {CLI_COUNT, "size", "N", .offset = offsetof(conv_arguments, size),
+     "Side of an image in pixels; default 32", 1, 255},
+    {CLI_COUNT, "images", "N", .offset = offsetof(conv_arguments, options.images),
+     "Number of images; default 64", 1, 1 << 14},
+    {CLI_CHOICE, "precision", "NAME", .offset = offsetof(conv_arguments, options.precision),
+     "One of " BENCH_PRECISIONS "; default bf16", .choices = BENCH_PRECISIONS},
+    CLI_JSON(offsetof(conv_arguments, json)),
 };
 
-static const struct argp_option conv_options_table[] = {
-    {"features", KEY_FEATURES, "N", 0, "Features of the input and of the output; default 1024", 0},
-    {"block", KEY_BLOCK, "N", 0, "Side of a block, 8, 16, 32, 64 or 128; default 32", 0},
-    {"density", KEY_DENSITY, "LIST", 0,
-     "Shares of the blocks that exist; default 0.5,0.25,0.1,0.05", 0},
-    {"filter", KEY_FILTER, "N", 0, "Side of the filter, odd; default 3", 0},
-    {"size", KEY_SIZE, "N", 0, "Side of an image in pixels; default 32", 0},
-    {"images", KEY_IMAGES, "N", 0, "Number of images; default 64", 0},
-    {"precision", KEY_PRECISION, "NAME", 0, "One of " BENCH_PRECISIONS "; default bf16", 0},
-    CLI_JSON(KEY_CONV_JSON),
-    {0},
-};
-
-static error_t parse_conv(int key, char *text, struct argp_state *state) {
-    conv_arguments *a = state->input;
-    conv_options *o = &a->options;
-    switch (key) {
-    case KEY_FEATURES:
-        o->features = (int)cli_integer(state, "--features", text, 8, 1 << 15);
-        return 0;
-    case KEY_BLOCK:
-        o->block = (int)cli_integer(state, "--block", text, 8, 128);
-        check_block(state, o->block);
-        return 0;
-    case KEY_DENSITY:
-        o->density_count = 0;
-        for (char *word; (word = strsep(&text, ","));) {
-            if (o->density_count == AXIS_MOST) refuse_more(state, "--density");
-            o->densities[o->density_count++] = parse_density(state, word);
-        }
-        return 0;
-    case KEY_FILTER: a->filter = (int)cli_integer(state, "--filter", text, 1, 63); return 0;
-    case KEY_SIZE: a->size = (int)cli_integer(state, "--size", text, 1, 255); return 0;
-    case KEY_IMAGES: o->images = (int)cli_integer(state, "--images", text, 1, 1 << 14); return 0;
-    case KEY_PRECISION:
-        o->precision = cli_choice(state, "--precision", text, BENCH_PRECISIONS);
-        return 0;
-    case KEY_CONV_JSON: a->json = true; return 0;
-    case ARGP_KEY_ARG: cli_refuse(state, "expected no arguments, got '%s'", text); return 0;
-    case ARGP_KEY_END:
-        if (a->filter % 2 == 0)
-            cli_refuse(state, "--filter: expected an odd number, got %d", a->filter);
-        if (o->features % o->block) {
-            cli_refuse(state, "--features: expected a multiple of --block, %d, got %d", o->block,
-                       o->features);
-        }
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+static void check_conv(struct argp_state *state, void *input) {
+    const conv_arguments *a = input;
+    const conv_options *o = &a->options;
+    check_block(state, o->block);
+    if (a->filter % 2 == 0)
+        cli_refuse(state, "--filter: expected an odd number, got %d", a->filter);
+    if (o->features % o->block) {
+        cli_refuse(state, "--features: expected a multiple of --block, %d, got %d", o->block,
+                   o->features);
     }
 }
 
@@ -240,8 +205,7 @@ static const char conv_help[] =
     "Example:\n  smallworld bench conv --features 256 --size 16";
 
 static int bench_conv(int argc, char **argv) {
-    static const struct argp argp = {
-        conv_options_table, parse_conv, "", conv_help, NULL, NULL, NULL};
+    static const cli_command command = {"", conv_help, CLI_ROWS(conv_rows), check_conv, NULL};
     conv_arguments a = {.options = {.features = 1024,
                                     .block = 32,
                                     .images = 64,
@@ -250,7 +214,7 @@ static int bench_conv(int argc, char **argv) {
                                     .how = {9, 2e-3, 1}},
                         .filter = 3,
                         .size = 32};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     const int pad = a.filter / 2;
     a.options.shape = (conv_shape){.in = {a.size, a.size},
                                    .filter = {a.filter, a.filter},
@@ -280,34 +244,19 @@ typedef struct train_arguments {
     bool json, explain;
 } train_arguments;
 
-enum { KEY_SET = 1, KEY_DATA, KEY_SECONDS, KEY_EXPLAIN, KEY_TRAIN_JSON };
-
-static const struct argp_option train_options_table[] = {
-    CLI_SET(KEY_SET),
-    {"data", KEY_DATA, "FILE", 0, "Train on FILE instead of made-up text; may be repeated", 0},
-    {"seconds", KEY_SECONDS, "S", 0, "Measure for about S seconds; default 30", 0},
-    {"explain", KEY_EXPLAIN, NULL, 0, "On a GPU, also print which kernel computes what, and why",
-     0},
-    CLI_JSON(KEY_TRAIN_JSON),
-    {0},
+static const cli_row train_rows[] = {
+    {CLI_ARGUMENT, NULL, "CONFIG.yaml", .offset = offsetof(train_arguments, config),
+     "a CONFIG.yaml"},
+    CLI_SET(offsetof(train_arguments, assignments)),
+    {CLI_LIST, "data", "FILE", .offset = offsetof(train_arguments, files),
+     "Train on FILE instead of made-up text; may be repeated"},
+    {CLI_NUMBER, "seconds", "S", .offset = offsetof(train_arguments, seconds),
+     "Measure for about S seconds; default 30", 0.1, 3600},
+    {CLI_FLAG, "explain", NULL, .offset = offsetof(train_arguments, explain),
+     "On a GPU, also print which kernel computes what, and why"},
+    CLI_JSON(offsetof(train_arguments, json)),
+    CLI_MODEL(offsetof(train_arguments, model)),
 };
-
-static error_t parse_train(int key, char *text, struct argp_state *state) {
-    train_arguments *a = state->input;
-    switch (key) {
-    case KEY_SET: cli_append(&a->assignments, text); return 0;
-    case KEY_DATA: cli_append(&a->files, text); return 0;
-    case KEY_SECONDS: a->seconds = cli_number(state, "--seconds", text, 0.1, 3600); return 0;
-    case KEY_EXPLAIN: a->explain = true; return 0;
-    case KEY_TRAIN_JSON: a->json = true; return 0;
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
-    case ARGP_KEY_ARG: cli_take(state, "CONFIG.yaml", &a->config, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->config) cli_refuse(state, "expected a CONFIG.yaml");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static const char train_help[] =
     "Run real updates of a model on made-up text and print how fast they are, where the time goes, "
@@ -319,11 +268,10 @@ static const char train_help[] =
     "Example:\n  smallworld bench train configs/quickstart.yaml --set train.batch=64";
 
 static int bench_train(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
-    static const struct argp argp = {
-        train_options_table, parse_train, "CONFIG.yaml", train_help, children, NULL, NULL};
+    static const cli_command command = {"CONFIG.yaml", train_help, CLI_ROWS(train_rows), NULL,
+                                        NULL};
     train_arguments a = {.seconds = 30};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     options o;
     update_results results;

@@ -11,84 +11,47 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-enum {
-    KEY_TRAIN = 1,
-    KEY_TEXT,
-    KEY_TEST,
-    KEY_MODEL,
-    KEY_MINUTES,
-    KEY_STEPS,
-    KEY_CLASS_WEIGHT,
-    KEY_DROP_RARE,
-    KEY_OUT,
-    KEY_OVERWRITE,
-    KEY_JSON
-};
-
-static const struct argp_option option_table[] = {
-    {"train", KEY_TRAIN, "FILE", 0,
+static const cli_row rows[] = {
+    {CLI_TEXT, "train", "FILE", .offset = offsetof(arguments, job.files.train),
      "Labelled documents: .csv or .jsonl with a column of texts and one of labels, .tsv with a "
      "line LABEL<TAB>TEXT each, fastText's lines as .ft.txt, or a folder with a folder of files "
      "for each class",
-     0},
-    {"text", KEY_TEXT, "FILE", 0,
-     "More text of the same kind, whose labels, if any, are not read; the model learns from it", 0},
-    {"test", KEY_TEST, "FILE", 0,
+     .required = true},
+    {CLI_TEXT, "text", "FILE", .offset = offsetof(arguments, job.files.text),
+     "More text of the same kind, whose labels, if any, are not read; the model learns from it"},
+    {CLI_TEXT, "test", "FILE", .offset = offsetof(arguments, job.files.test),
      "Labelled documents to measure errors on; default: a fifth of the others, chosen by a hash of "
-     "the text",
-     0},
-    {"model", KEY_MODEL, "RUN|CHECKPOINT", 0,
-     "Model whose features to use; default: one is trained on the documents' text first", 0},
-    {"minutes", KEY_MINUTES, "N", 0,
+     "the text"},
+    {CLI_TEXT, "model", "RUN|CHECKPOINT", .offset = offsetof(arguments, job.given),
+     "Model whose features to use; default: one is trained on the documents' text first"},
+    {CLI_NUMBER, "minutes", "N", .offset = offsetof(arguments, job.minutes),
      "Minutes that all may take, about; what cannot be done in them is not tried; 0: n-grams "
      "alone; default 10, on a CPU 0 unless there is --model",
-     0},
-    {"steps", KEY_STEPS, "N", 0,
+     0, 1e6},
+    {CLI_INTEGER, "steps", "N", .offset = offsetof(arguments, job.steps),
      "Train the model of the text for N updates, and all else to its end, however long that takes, "
      "so that results repeat; default: as many as the minutes allow",
-     0},
-    {"class-weight", KEY_CLASS_WEIGHT, "NAME", 0,
+     1, 1e12},
+    {CLI_CALL, "class-weight", "NAME", .offset = offsetof(arguments, job.balanced),
      "balanced: documents weigh by their class so that all classes count alike, in fits and in "
      "choices; default none",
-     0},
-    {"drop-rare", KEY_DROP_RARE, "N", 0,
-     "Leave out classes that fewer than N documents have; their documents count as unlabelled", 0},
-    {"out", KEY_OUT, "DIR", 0, "Folder for the classifier, its page and its table", 0},
-    {"overwrite", KEY_OVERWRITE, NULL, 0, "Replace the classifier that the folder holds", 0},
-    CLI_JSON(KEY_JSON),
-    {0},
+     .take = cli_take_class_weight},
+    {CLI_INTEGER, "drop-rare", "N", .offset = offsetof(arguments, job.files.drop_rare),
+     "Leave out classes that fewer than N documents have; their documents count as unlabelled", 2,
+     1e9},
+    {CLI_TEXT, "out", "DIR", .offset = offsetof(arguments, job.out),
+     "Folder for the classifier, its page and its table", .required = true},
+    {CLI_FLAG, "overwrite", NULL, .offset = offsetof(arguments, job.overwrite),
+     "Replace the classifier that the folder holds"},
+    CLI_JSON(offsetof(arguments, json)),
+    CLI_COLUMNS(offsetof(arguments, columns)),
+    CLI_MODEL(offsetof(arguments, job.device)),
+    CLI_GPUS(offsetof(arguments, gpus)),
 };
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_TRAIN: a->job.files.train = text; return 0;
-    case KEY_TEXT: a->job.files.text = text; return 0;
-    case KEY_TEST: a->job.files.test = text; return 0;
-    case KEY_MODEL: a->job.given = text; return 0;
-    case KEY_STEPS: a->job.steps = cli_integer(state, "--steps", text, 1, (int64_t)1e12); return 0;
-    case KEY_MINUTES: a->job.minutes = cli_number(state, "--minutes", text, 0, 1e6); return 0;
-    case KEY_CLASS_WEIGHT:
-        a->job.balanced = cli_choice(state, "--class-weight", text, CLASS_WEIGHTS);
-        return 0;
-    case KEY_DROP_RARE:
-        a->job.files.drop_rare = cli_integer(state, "--drop-rare", text, 2, (int64_t)1e9);
-        return 0;
-    case KEY_OUT: a->job.out = text; return 0;
-    case KEY_OVERWRITE: a->job.overwrite = true; return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &a->columns;
-        state->child_inputs[1] = &a->job.device;
-        state->child_inputs[2] = &a->gpus;
-        return 0;
-    case ARGP_KEY_ARG: cli_refuse(state, "unexpected argument '%s'", text); return 0;
-    case ARGP_KEY_END:
-        if (!a->job.files.train) cli_refuse(state, "expected --train FILE");
-        if (!a->job.out || !*a->job.out) cli_refuse(state, "expected --out DIR");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static void check(struct argp_state *state, void *input) {
+    const arguments *a = input;
+    if (!*a->job.out) cli_refuse(state, "expected --out DIR");
 }
 
 static bool check_ranks(const job_options *how, error *err) {
@@ -108,13 +71,7 @@ static void print(const job *j, const arguments *a) {
 }
 
 int cmd_classify(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_columns_argp, 0, NULL, 0},
-                                                 {&cli_model_argp, 0, "Device:", 0},
-                                                 {&cli_ranks_argp, 0, NULL, 0},
-                                                 {0}};
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "--train FILE --out DIR",
         "Make a classifier of documents, and measure it beside what it should beat: the commonest "
         "class, and logistic regression on n-grams of words and bytes. Of the n-grams, a model "
@@ -124,12 +81,10 @@ int cmd_classify(int argc, char **argv) {
         "\vExample:\n  smallworld classify --train reviews.csv --out reviews\n  echo 'A dull "
         "film.' "
         "| smallworld predict reviews --text -",
-        children,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), check, NULL};
     arguments a = {.job.minutes = -1};
     error err;
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     a.job.text_column = a.columns.text;
     a.job.label_column = a.columns.label;
     static job j; /* which a thread may still read when the program ends */

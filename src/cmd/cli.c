@@ -4,7 +4,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/number.h"
-#include "data/paths.h"
+#include "data/classes.h"
 
 #include <errno.h>
 #include <math.h>
@@ -13,70 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --------------------------------------------------------------------------- common options */
-
-enum {
-    KEY_DEVICE = 0x100,
-    KEY_PRECISION,
-    KEY_BATCH,
-    KEY_THREADS,
-    KEY_TEXT,
-    KEY_WHOLE,
-    KEY_TEXT_COLUMN,
-    KEY_LABEL_COLUMN,
-    KEY_STATE,
-    KEY_POOL,
-    KEY_GPUS
-};
-
-static const struct argp_option device_options[] = {
-    CLI_DEVICE(KEY_DEVICE),
-    {"precision", KEY_PRECISION, "NAME", 0,
-     "Number format of the products' operands: auto, fp32 or bf16", 0},
-    CLI_THREADS(KEY_THREADS),
-    {0},
-};
-
-static const struct argp_option model_options[] = {
-    {"batch", KEY_BATCH, "N", 0, "Number of streams or documents that are read side by side", 0},
-    {0},
-};
-
-static error_t parse_model(int key, char *text, struct argp_state *state) {
-    overrides *given = state->input;
-    switch (key) {
-    case KEY_DEVICE: given->device = text; return 0;
-    case KEY_PRECISION: given->precision = text; return 0;
-    case KEY_BATCH: given->batch = text; return 0;
-    case KEY_THREADS: given->threads = text; return 0;
-    case ARGP_KEY_INIT: /* the child's, if there is one, is of the same parser */
-        if (state->child_inputs) state->child_inputs[0] = given;
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-const struct argp cli_device_argp = {.options = device_options, .parser = parse_model};
-
-static const struct argp_child device_child[] = {{&cli_device_argp, 0, NULL, 0}, {0}};
-const struct argp cli_model_argp = {
-    .options = model_options, .parser = parse_model, .children = device_child};
-
-static const struct argp_option rank_options[] = {
-    {"gpus", KEY_GPUS, "N", 0,
-     "Compute with N processes on this host, one a GPU, or on the CPU with --device cpu; mpirun "
-     "and srun start processes on any hosts",
-     0},
-    {0},
-};
-
-static error_t parse_ranks(int key, char *text, struct argp_state *state) {
-    if (key != KEY_GPUS) return ARGP_ERR_UNKNOWN;
-    *(int64_t *)state->input = cli_integer(state, "--gpus", text, 1, RANKS_MOST);
-    return 0;
-}
-
-const struct argp cli_ranks_argp = {.options = rank_options, .parser = parse_ranks};
+/* ---------------------------------------------------------------------------------- common */
 
 void cli_warn_of_idle(const ranks *r, int64_t minibatches, int batch) {
     if (minibatches >= ranks_count(r)) return;
@@ -85,88 +22,23 @@ void cli_warn_of_idle(const ranks *r, int64_t minibatches, int batch) {
                 (int)minibatches, ranks_count(r), batch);
 }
 
-static const struct argp_option column_options[] = {
-    {"text-column", KEY_TEXT_COLUMN, "NAME", 0,
-     "Column of a table that holds the texts; default: text, review, sentence or the like", 0},
-    {"label-column", KEY_LABEL_COLUMN, "NAME", 0,
-     "Column that holds the labels; default: label, class, sentiment or the like", 0},
-    {0},
-};
-
-static error_t parse_columns(int key, char *text, struct argp_state *state) {
-    cli_columns *given = state->input;
-    switch (key) {
-    case KEY_TEXT_COLUMN: given->text = text; return 0;
-    case KEY_LABEL_COLUMN: given->label = text; return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
-
-const struct argp cli_columns_argp = {.options = column_options, .parser = parse_columns};
-
 corpus_options cli_reading(const cli_columns *given, const options *o) {
     return (corpus_options){.html_entities = o->data.reading.html_entities,
                             .text_column = given->text,
                             .label_column = given->label};
 }
 
-static const struct argp_option document_options[] = {
-    {"text", KEY_TEXT, "FILE|-", 0,
-     "Text to read: a " PATHS_LINES
-     " file has a document LABEL<TAB>TEXT on each line, a .csv or .jsonl file one in each row; in "
-     "any other file, and on standard input (-), each line is a document",
-     0},
-    {"whole", KEY_WHOLE, NULL, 0,
-     "Take the whole text as one document and keep its bytes as they are", 0},
-    {0},
-};
-
-static error_t parse_documents(int key, char *text, struct argp_state *state) {
-    cli_documents *given = state->input;
-    switch (key) {
-    case KEY_TEXT: given->text = text; return 0;
-    case KEY_WHOLE: given->whole = true; return 0;
-    case ARGP_KEY_INIT: state->child_inputs[0] = &given->columns; return 0;
-    case ARGP_KEY_END:
-        if (!given->text) cli_refuse(state, "expected --text FILE or --text -");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+void cli_take_pools(struct argp_state *state, const cli_row *row, void *field, char *text) {
+    if (origin_parse_pools(text, field)) return;
+    cli_refuse(state,
+               "--%s: expected last, mean or max, or different ones joined by commas; got '%s'",
+               row->name, text);
 }
 
-static const struct argp_child document_children[] = {{&cli_columns_argp, 0, NULL, 0}, {0}};
-const struct argp cli_documents_argp = {
-    .options = document_options, .parser = parse_documents, .children = document_children};
-
-static const struct argp_option feature_option_table[] = {
-    {"state", KEY_STATE, "NAME", 0,
-     "State that features are made of: cell or hidden; default: the probe's, or else cell", 0},
-    {"pool", KEY_POOL, "NAME,...", 0,
-     "How the states after a document's bytes become features: last, mean or max, or several "
-     "joined by commas, whose features follow one another; default: the probe's, last if "
-     "it has none on record, and without a probe mean,last",
-     0},
-    {0},
-};
-
-static error_t parse_features(int key, char *text, struct argp_state *state) {
-    cli_features *given = state->input;
-    switch (key) {
-    case KEY_STATE: given->state = cli_choice(state, "--state", text, FEATURE_STATES); return 0;
-    case KEY_POOL:
-        if (!origin_parse_pools(text, &given->pools)) {
-            cli_refuse(state,
-                       "--pool: expected last, mean or max, or different ones joined by commas; "
-                       "got '%s'",
-                       text);
-        }
-        return 0;
-    case ARGP_KEY_INIT: *given = (cli_features){.state = -1}; return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+void cli_take_class_weight(struct argp_state *state, const cli_row *row, void *field, char *text) {
+    (void)row;
+    *(bool *)field = cli_choice(state, "--class-weight", text, CLASS_WEIGHTS);
 }
-
-const struct argp cli_features_argp = {.options = feature_option_table, .parser = parse_features};
 
 bool cli_choose_features(const cli_features *given, const origin *o, cli_features *chosen,
                          error *err) {
@@ -210,9 +82,118 @@ void cli_refuse(struct argp_state *state, const char *format, ...) {
     argp_error(state, "%s", err.text);
 }
 
-void cli_parse(const struct argp *argp, int argc, char **argv, void *input) {
+enum { FIRST_KEY = 0x100 }; /* of a table's rows; below are the short options' */
+
+typedef struct parsing {
+    const cli_command *command;
+    char *arguments;
+} parsing;
+
+static int64_t whole(double x) {
+    return x >= 0x1p63 ? INT64_MAX : (int64_t)x;
+}
+
+static void take_row(struct argp_state *state, const cli_row *row, void *field, char *text) {
+    char *option = mem_format("--%s", row->name);
+    switch (row->type) {
+    case CLI_FLAG: *(bool *)field = true; break;
+    case CLI_PREFIX:
+        if (file_ends_in(text, ".labels")) {
+            cli_refuse(state,
+                       "%s: expected another ending, as %s.npy holds another prefix's labels",
+                       option, text);
+        } else if (!*text || file_ends_in(text, "/")) {
+            cli_refuse(state, "%s: expected the beginning of files' names, got '%s'", option, text);
+        }
+        *(const char **)field = text;
+        break;
+    case CLI_TEXT: *(const char **)field = text; break;
+    case CLI_LIST: cli_append(field, text); break;
+    case CLI_INTEGER:
+        *(int64_t *)field = cli_integer(state, option, text, whole(row->least), whole(row->most));
+        break;
+    case CLI_COUNT:
+        *(int *)field = (int)cli_integer(state, option, text, whole(row->least), whole(row->most));
+        break;
+    case CLI_NUMBER:
+        *(double *)field = cli_number(state, option, text, row->least, row->most);
+        break;
+    case CLI_CHOICE: *(int *)field = cli_choice(state, option, text, row->choices); break;
+    case CLI_CALL: row->take(state, row, field, text); break;
+    default: break;
+    }
+    free(option);
+}
+
+static const cli_row *row_of(const cli_command *c, cli_type type) {
+    for (size_t i = 0; i < c->count; i++) {
+        if (c->rows[i].type == type) return &c->rows[i];
+    }
+    return NULL;
+}
+
+static void take_argument(struct argp_state *state, const parsing *p, char *text) {
+    const cli_row *first = row_of(p->command, CLI_ARGUMENT), *more = row_of(p->command, CLI_MORE);
+    const char **field = first ? (const char **)(p->arguments + first->offset) : NULL;
+    if (p->command->argument) {
+        p->command->argument(state, p->arguments, text);
+    } else if (more && (!first || *field)) {
+        cli_append((config_list *)(p->arguments + more->offset), text);
+    } else if (first) {
+        cli_take(state, first->value, field, text);
+    } else {
+        cli_refuse(state, "unexpected argument '%s'", text);
+    }
+}
+
+static void check_required(struct argp_state *state, const parsing *p) {
+    for (size_t i = 0; i < p->command->count; i++) {
+        const cli_row *row = &p->command->rows[i];
+        const void *field = p->arguments + row->offset;
+        const bool given = row->type == CLI_LIST     ? ((const config_list *)field)->count > 0
+                           : row->type == CLI_NUMBER ? *(const double *)field != 0
+                                                     : *(const char *const *)field != NULL;
+        if (row->type == CLI_ARGUMENT && row->help && !given) {
+            cli_refuse(state, "expected %s", row->help);
+        } else if (row->required && !given) {
+            cli_refuse(state, "expected --%s %s", row->name, row->value);
+        }
+    }
+}
+
+static error_t parse(int key, char *text, struct argp_state *state) {
+    const parsing *p = state->input;
+    const cli_command *c = p->command;
+    if (key >= FIRST_KEY && (size_t)(key - FIRST_KEY) < c->count) {
+        const cli_row *row = &c->rows[key - FIRST_KEY];
+        take_row(state, row, p->arguments + row->offset, text);
+        return 0;
+    }
+    switch (key) {
+    case ARGP_KEY_ARG: take_argument(state, p, text); return 0;
+    case ARGP_KEY_END:
+        check_required(state, p);
+        if (c->check) c->check(state, p->arguments);
+        return 0;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+void cli_parse(const cli_command *command, int argc, char **argv, void *input) {
+    struct argp_option *options = mem_alloc(command->count + 1, sizeof *options), *o = options;
+    for (int group = 0; group < CLI_GROUPS; group++) { /* a row of group 0 goes on with the last */
+        for (size_t i = 0; i < command->count; i++) {
+            const cli_row *r = &command->rows[i];
+            if (r->group != group || r->type == CLI_ARGUMENT || r->type == CLI_MORE) continue;
+            const int key = r->type == CLI_HEADER ? 0 : FIRST_KEY + (int)i;
+            const int flags = r->help ? 0 : OPTION_HIDDEN;
+            *o++ = (struct argp_option){r->name, key, r->value, flags, r->help, group};
+        }
+    }
+    const struct argp argp = {options, parse, command->usage, command->help, NULL, NULL, NULL};
     check_names(argc, argv);
-    error_t problem = argp_parse(argp, argc, argv, 0, NULL, input);
+    error_t problem = argp_parse(&argp, argc, argv, 0, NULL, &(parsing){command, input});
+    free(options);
     if (problem == 0) return;
     fprintf(stderr, "smallworld: cannot read the arguments: %s\n", strerror(problem));
     exit(STATUS_FAILED);
@@ -289,15 +270,6 @@ char *cli_probe_path(const char *given) {
                                                : mem_format("%s.probe.safetensors", given);
 }
 
-void cli_check_prefix(struct argp_state *state, const char *option, const char *prefix) {
-    if (file_ends_in(prefix, ".labels")) {
-        cli_refuse(state, "%s: expected another ending, as %s.npy holds another prefix's labels",
-                   option, prefix);
-    }
-    if (*prefix && !file_ends_in(prefix, "/")) return;
-    cli_refuse(state, "%s: expected the beginning of files' names, got '%s'", option, prefix);
-}
-
 void cli_take(struct argp_state *state, const char *what, const char **taken, const char *text) {
     if (*taken) cli_refuse(state, "expected one %s, got also '%s'", what, text);
     *taken = text;
@@ -306,12 +278,4 @@ void cli_take(struct argp_state *state, const char *what, const char **taken, co
 void cli_append(config_list *list, char *item) {
     list->items = mem_resize(list->items, (size_t)list->count + 1, sizeof *list->items);
     list->items[list->count++] = item;
-}
-
-void cli_take_first(const char **first, config_list *others, char *text) {
-    if (*first) {
-        cli_append(others, text);
-    } else {
-        *first = text;
-    }
 }

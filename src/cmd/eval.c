@@ -21,62 +21,45 @@ typedef struct arguments {
     double rate, decay; /* NAN if not given */
 } arguments;
 
-enum { KEY_DATA = 1, KEY_EXACT, KEY_LIMIT, KEY_DYNAMIC, KEY_TUNE, KEY_RATE, KEY_DECAY, KEY_JSON };
-
 /* Of dynamic evaluation without --dynamic-tune, and where its search begins. */
 static const double usual_rate = 3e-4, usual_decay = 1e-3;
 
 /* Dynamic evaluation cuts a text into no more stripes than of this size. */
 static const uint64_t dynamic_stripe = 1 << 20;
 
-static const struct argp_option option_table[] = {
-    {"data", KEY_DATA, "FILE...", 0,
-     "Text files; " PATHS_LINES " files, .csv and .jsonl ones hold documents", 0},
-    {"exact", KEY_EXACT, NULL, 0,
-     "Score in a single stripe, which approximates nothing and is slow", 0},
-    {"limit", KEY_LIMIT, "BYTES", 0, "Score only the first BYTES bytes", 0},
-    {"dynamic", KEY_DYNAMIC, NULL, 0,
+static const cli_row rows[] = {
+    {CLI_ARGUMENT, NULL, "CHECKPOINT", .offset = offsetof(arguments, checkpoint), "a CHECKPOINT"},
+    {CLI_MORE, NULL, NULL, .offset = offsetof(arguments, files)},
+    {CLI_LIST, "data", "FILE...", .offset = offsetof(arguments, files),
+     "Text files; " PATHS_LINES " files, .csv and .jsonl ones hold documents", .required = true},
+    {CLI_FLAG, "exact", NULL, .offset = offsetof(arguments, exact),
+     "Score in a single stripe, which approximates nothing and is slow"},
+    {CLI_INTEGER, "limit", "BYTES", .offset = offsetof(arguments, limit),
+     "Score only the first BYTES bytes", 2, INT64_MAX},
+    {CLI_FLAG, "dynamic", NULL, .offset = offsetof(arguments, dynamic),
      "Go on learning from the text that is scored, 32 bytes of every stripe at a time; the "
      "checkpoint stays as it is. One stripe a MiB unless --batch says otherwise: fewer learn more, "
      "and take longer",
-     1},
-    {"dynamic-tune", KEY_TUNE, "FILE", 0,
-     "Find the rate, the decay and the usual size of gradients on the first 128 KiB of FILE", 1},
-    {"dynamic-rate", KEY_RATE, "X", 0,
-     "What a weight changes by where its gradient is of the usual size (3e-4)", 1},
-    {"dynamic-decay", KEY_DECAY, "X", 0,
-     "The share of the way back to the trained weights after 32 bytes (1e-3)", 1},
-    CLI_JSON(KEY_JSON),
-    {0},
+     .group = 1},
+    {CLI_TEXT, "dynamic-tune", "FILE", .offset = offsetof(arguments, tune),
+     "Find the rate, the decay and the usual size of gradients on the first 128 KiB of FILE",
+     .group = 1},
+    {CLI_NUMBER, "dynamic-rate", "X", .offset = offsetof(arguments, rate),
+     "What a weight changes by where its gradient is of the usual size (3e-4)", 0, 1, .group = 1},
+    {CLI_NUMBER, "dynamic-decay", "X", .offset = offsetof(arguments, decay),
+     "The share of the way back to the trained weights after 32 bytes (1e-3)", 0, 1, .group = 1},
+    CLI_JSON(offsetof(arguments, json)),
+    CLI_MODEL(offsetof(arguments, model)),
+    CLI_COLUMNS(offsetof(arguments, columns)),
+    CLI_GPUS(offsetof(arguments, gpus)),
 };
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_DATA: cli_append(&a->files, text); return 0;
-    case KEY_EXACT: a->exact = true; return 0;
-    case KEY_LIMIT: a->limit = cli_integer(state, "--limit", text, 2, INT64_MAX); return 0;
-    case KEY_DYNAMIC: a->dynamic = true; return 0;
-    case KEY_TUNE: a->tune = text; return 0;
-    case KEY_RATE: a->rate = cli_number(state, "--dynamic-rate", text, 0, 1); return 0;
-    case KEY_DECAY: a->decay = cli_number(state, "--dynamic-decay", text, 0, 1); return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &a->model;
-        state->child_inputs[1] = &a->columns;
-        state->child_inputs[2] = &a->gpus;
-        return 0;
-    case ARGP_KEY_ARG: cli_take_first(&a->checkpoint, &a->files, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
-        if (a->files.count == 0) cli_refuse(state, "expected --data FILE...");
-        if (a->exact && a->model.batch)
-            cli_refuse(state, "--batch: not together with --exact, which has one stripe");
-        if (!a->dynamic && (a->tune || !isnan(a->rate) || !isnan(a->decay)))
-            cli_refuse(state, "--dynamic-...: expected --dynamic beside it");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static void check(struct argp_state *state, void *input) {
+    const arguments *a = input;
+    if (a->exact && a->model.batch)
+        cli_refuse(state, "--batch: not together with --exact, which has one stripe");
+    if (!a->dynamic && (a->tune || !isnan(a->rate) || !isnan(a->decay)))
+        cli_refuse(state, "--dynamic-...: expected --dynamic beside it");
 }
 
 /* What is printed at the end. */
@@ -195,13 +178,7 @@ static bool score(const arguments *a, outcome *out, error *err) {
 }
 
 int cmd_eval(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0},
-                                                 {&cli_columns_argp, 0, NULL, 0},
-                                                 {&cli_ranks_argp, 0, NULL, 0},
-                                                 {0}};
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "CHECKPOINT --data FILE...",
         "Score text in bits per character. The files in order form one sequence; every byte but "
         "the first is predicted once. The sequence is cut into --batch stripes, each warmed up on "
@@ -209,11 +186,9 @@ int cmd_eval(int argc, char **argv) {
         "KiB and more, which --gpus shares out."
         "\vExample:\n  smallworld eval runs/quickstart/last.safetensors \\\n"
         "      --data data/reviews_test.tsv.gz --json",
-        children,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), check, NULL};
     arguments a = {.rate = NAN, .decay = NAN};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     outcome out = {0};
     ranks **r = &a.model.ranks;

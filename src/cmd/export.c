@@ -13,28 +13,17 @@ typedef struct arguments {
     const char *checkpoint, *to, *out;
 } arguments;
 
-enum { KEY_TO = 1, KEY_OUT };
-
-static const struct argp_option option_table[] = {
-    {"to", KEY_TO, "FRAMEWORK", 0, "torch (default)", 0},
-    {"out", KEY_OUT, "DIR", 0, "Folder to write", 0},
-    {0},
+static const cli_row rows[] = {
+    {CLI_ARGUMENT, NULL, "CHECKPOINT", .offset = offsetof(arguments, checkpoint), "a CHECKPOINT"},
+    {CLI_TEXT, "to", "FRAMEWORK", .offset = offsetof(arguments, to), "torch (default)"},
+    {CLI_TEXT, "out", "DIR", .offset = offsetof(arguments, out), "Folder to write",
+     .required = true},
 };
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_TO: a->to = text; return 0;
-    case KEY_OUT: a->out = text; return 0;
-    case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
-        if (!a->out) cli_refuse(state, "expected --out DIR");
-        if (a->to && strcmp(a->to, "torch") != 0) {
-            cli_refuse(state, "--to: expected torch, got '%s'", a->to);
-        }
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+static void check(struct argp_state *state, void *input) {
+    const arguments *a = input;
+    if (a->to && strcmp(a->to, "torch") != 0) {
+        cli_refuse(state, "--to: expected torch, got '%s'", a->to);
     }
 }
 
@@ -67,20 +56,16 @@ static bool export(const arguments *a, error *err) {
 }
 
 int cmd_export(int argc, char **argv) {
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "CHECKPOINT --out DIR",
         "Write a model as a module of PyTorch that runs without smallworld: model.safetensors, the "
         "checkpoint itself, and smallworld_lstm.py, which reads it."
         "\vExample:\n  smallworld export runs/quickstart --to torch --out exported\n"
         "  cd exported && python3 -c 'import smallworld_lstm\n"
         "  print(smallworld_lstm.SmallWorldLSTM.load(\".\"))'",
-        NULL,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), check, NULL};
     arguments a = {0};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     if (!export(&a, &err)) return cli_fail(&err, "export");
     log_end();

@@ -21,40 +21,21 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-enum { KEY_DATA = 1, KEY_OUT, KEY_JSON };
-
-static const struct argp_option option_table[] = {
-    {"data", KEY_DATA, "FILE...", 0,
+static const cli_row rows[] = {
+    {CLI_ARGUMENT, NULL, "CHECKPOINT", .offset = offsetof(arguments, checkpoint), "a CHECKPOINT"},
+    {CLI_MORE, NULL, NULL, .offset = offsetof(arguments, files)},
+    {CLI_LIST, "data", "FILE...", .offset = offsetof(arguments, files),
      "Files of documents: .tsv with a line LABEL<TAB>TEXT for each, tables, .csv or .jsonl, or a "
      "folder with a folder of files for each class",
-     0},
-    {"out", KEY_OUT, "PREFIX", 0, "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json", 0},
-    CLI_JSON(KEY_JSON),
-    {0},
+     .required = true},
+    {CLI_PREFIX, "out", "PREFIX", .offset = offsetof(arguments, prefix),
+     "Write PREFIX.npy, PREFIX.labels.npy and PREFIX.json", .required = true},
+    CLI_JSON(offsetof(arguments, json)),
+    CLI_FEATURES(offsetof(arguments, features)),
+    CLI_MODEL(offsetof(arguments, model)),
+    CLI_COLUMNS(offsetof(arguments, columns)),
+    CLI_GPUS(offsetof(arguments, gpus)),
 };
-
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_DATA: cli_append(&a->files, text); return 0;
-    case KEY_OUT: a->prefix = text; return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &a->features;
-        state->child_inputs[1] = &a->model;
-        state->child_inputs[2] = &a->columns;
-        state->child_inputs[3] = &a->gpus;
-        return 0;
-    case ARGP_KEY_ARG: cli_take_first(&a->checkpoint, &a->files, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
-        if (a->files.count == 0) cli_refuse(state, "expected --data FILE...");
-        if (!a->prefix) cli_refuse(state, "expected --out PREFIX");
-        cli_check_prefix(state, "--out", a->prefix);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 /* Reads the corpus. Every file must hold documents. */
 static corpus *read_documents(const arguments *a, const options *o, error *err) {
@@ -111,24 +92,16 @@ static bool extract(arguments *a, feature_result *r, error *err) {
 }
 
 int cmd_features(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_features_argp, 0, NULL, 0},
-                                                 {&cli_model_argp, 0, "Device:", 0},
-                                                 {&cli_columns_argp, 0, NULL, 0},
-                                                 {&cli_ranks_argp, 0, NULL, 0},
-                                                 {0}};
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "CHECKPOINT --data FILE... --out PREFIX",
         "Export the features of labelled documents: the cell's state after each, from a zero "
         "state. Rows are in input order and depend neither on it nor on --batch."
         "\vExample:\n  smallworld features runs/quickstart/last.safetensors \\\n"
         "      --data data/reviews_test.tsv.gz --out runs/quickstart/test",
-        children,
-        NULL,
-        NULL};
-    arguments a = {.how = {.state = FEATURE_CELL, .pools = FEATURE_POOLS, .progress = true}};
-    cli_parse(&argp, argc, argv, &a);
+        CLI_ROWS(rows), NULL, NULL};
+    arguments a = {.features = {.state = -1},
+                   .how = {.state = FEATURE_CELL, .pools = FEATURE_POOLS, .progress = true}};
+    cli_parse(&command, argc, argv, &a);
     if (a.features.state >= 0) a.how.state = (feature_state)a.features.state;
     if (a.features.pools.count > 0) a.how.pools = a.features.pools;
     error err;

@@ -13,66 +13,39 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-enum { KEY_PROMPT = 1, KEY_BYTES, KEY_TEMPERATURE, KEY_TOP_K, KEY_TOP_P, KEY_SEED, KEY_JSON };
-
-static const struct argp_option option_table[] = {
-    {"prompt", KEY_PROMPT, "TEXT", 0, "Continue TEXT; default: start a new document", 0},
-    {"bytes", KEY_BYTES, "N", 0, "Number of bytes to write; default 500", 0},
-    {"temperature", KEY_TEMPERATURE, "T", 0,
-     "Divide the logits by T; 0 always writes the likeliest byte; default 1", 0},
-    {"top-k", KEY_TOP_K, "K", 0, "Draw from the K likeliest bytes only", 0},
-    {"top-p", KEY_TOP_P, "P", 0,
-     "Draw from the fewest likeliest bytes whose probabilities add up to P", 0},
-    {"seed", KEY_SEED, "S", 0, "Seed of the draws; default 1", 0},
-    CLI_JSON(KEY_JSON),
-    {0},
+static const cli_row rows[] = {
+    {CLI_ARGUMENT, NULL, "CHECKPOINT", .offset = offsetof(arguments, checkpoint), "a CHECKPOINT"},
+    {CLI_TEXT, "prompt", "TEXT", .offset = offsetof(arguments, prompt),
+     "Continue TEXT; default: start a new document"},
+    {CLI_INTEGER, "bytes", "N", .offset = offsetof(arguments, how.bytes),
+     "Number of bytes to write; default 500", 0, INT32_MAX},
+    {CLI_NUMBER, "temperature", "T", .offset = offsetof(arguments, how.temperature),
+     "Divide the logits by T; 0 always writes the likeliest byte; default 1", 0, 1e6},
+    {CLI_COUNT, "top-k", "K", .offset = offsetof(arguments, how.top_k),
+     "Draw from the K likeliest bytes only", 1, VOCABULARY},
+    {CLI_NUMBER, "top-p", "P", .offset = offsetof(arguments, how.top_p),
+     "Draw from the fewest likeliest bytes whose probabilities add up to P", 1e-9, 1},
+    {CLI_INTEGER, "seed", "S", .offset = offsetof(arguments, how.seed),
+     "Seed of the draws; default 1", 0, INT64_MAX},
+    CLI_JSON(offsetof(arguments, json)),
+    CLI_ONE_MODEL(offsetof(arguments, model)),
 };
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_PROMPT:
-        if (*text == '\0') cli_refuse(state, "--prompt: expected at least one byte");
-        a->prompt = text;
-        return 0;
-    case KEY_BYTES:
-        a->how.bytes = (size_t)cli_integer(state, "--bytes", text, 0, INT32_MAX);
-        return 0;
-    case KEY_TEMPERATURE:
-        a->how.temperature = cli_number(state, "--temperature", text, 0, 1e6);
-        return 0;
-    case KEY_TOP_K:
-        a->how.top_k = (int)cli_integer(state, "--top-k", text, 1, VOCABULARY);
-        return 0;
-    case KEY_TOP_P: a->how.top_p = cli_number(state, "--top-p", text, 1e-9, 1); return 0;
-    case KEY_SEED:
-        a->how.seed = (uint64_t)cli_integer(state, "--seed", text, 0, INT64_MAX);
-        return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
-    case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
+static void check(struct argp_state *state, void *input) {
+    const arguments *a = input;
+    if (a->prompt && !*a->prompt) cli_refuse(state, "--prompt: expected at least one byte");
 }
 
 int cmd_generate(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_device_argp, 0, "Device:", 0}, {0}};
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "CHECKPOINT",
         "Write text from the model, starting from a zero state and the prompt."
         "\vExample:\n  smallworld generate runs/quickstart/last.safetensors \\\n"
         "      --bytes 300 --temperature 0.7\n\nWith --json, `text` has U+FFFD in place of bytes "
         "that are not UTF-8; `base64` holds all bytes as they are.",
-        children,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), check, NULL};
     arguments a = {.how = {.bytes = 500, .temperature = 1, .top_p = 1, .seed = 1}};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     loaded_model loaded;
     if (!loaded_load(&loaded, a.checkpoint, &a.model, 1, 1, &err))

@@ -14,42 +14,20 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-enum { KEY_SET = 1, KEY_SVG, KEY_HTML, KEY_EDGES, KEY_JSON };
-
-static const struct argp_option option_table[] = {
-    CLI_SET(KEY_SET),
-    {"svg", KEY_SVG, "FILE", 0,
+static const cli_row rows[] = {
+    {CLI_ARGUMENT, NULL, "CONFIG or CHECKPOINT", .offset = offsetof(arguments, source),
+     "a CONFIG.yaml or CHECKPOINT.safetensors"},
+    CLI_SET(offsetof(arguments, assignments)),
+    {CLI_TEXT, "svg", "FILE", .offset = offsetof(arguments, svg),
      "Draw the ring with its chords, the matrix, and histograms of degrees and path lengths; "
-     "with several patterns, their numbers are added to FILE's name",
-     0},
-    {"html", KEY_HTML, "FILE", 0,
+     "with several patterns, their numbers are added to FILE's name"},
+    {CLI_TEXT, "html", "FILE", .offset = offsetof(arguments, html),
      "Write a page, FILE, with the same drawings; the edges of a checkpoint are shaded by their "
-     "weights",
-     0},
-    {"edges", KEY_EDGES, "PREFIX", 0,
-     "Write each pattern to PREFIX.NUMBER.txt, with a line OUTPUT INPUT for each block", 0},
-    CLI_JSON(KEY_JSON),
-    {0},
+     "weights"},
+    {CLI_PREFIX, "edges", "PREFIX", .offset = offsetof(arguments, edges),
+     "Write each pattern to PREFIX.NUMBER.txt, with a line OUTPUT INPUT for each block"},
+    CLI_JSON(offsetof(arguments, json)),
 };
-
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_SET: cli_append(&a->assignments, text); return 0;
-    case KEY_SVG: a->svg = text; return 0;
-    case KEY_HTML: a->html = text; return 0;
-    case KEY_EDGES:
-        cli_check_prefix(state, "--edges", text);
-        a->edges = text;
-        return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_ARG: cli_take(state, "CONFIG or CHECKPOINT", &a->source, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->source) cli_refuse(state, "expected a CONFIG.yaml or CHECKPOINT.safetensors");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 /* The number of trained scalars in the weights of a pattern. */
 static int64_t pattern_parameters(const model_config *config, int stage, int blocks) {
@@ -239,18 +217,14 @@ static bool describe_config(const arguments *a, error *err) {
 }
 
 int cmd_graph(int argc, char **argv) {
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "CONFIG|CHECKPOINT",
         "Describe the graph of each pattern of a model: blocks, degrees, clustering, path lengths, "
         "and the share of nodes that a unit's signal has reached after 1, 2, 3 ... steps."
         "\vExample:\n  smallworld graph configs/quickstart.yaml --svg pattern.svg",
-        NULL,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), NULL, NULL};
     arguments a = {0};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     const bool is_checkpoint = file_ends_in(a.source, ".safetensors") || file_is_folder(a.source);
     bool done = is_checkpoint ? describe_checkpoint(&a, &err) : describe_config(&a, &err);

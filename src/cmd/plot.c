@@ -17,41 +17,31 @@ typedef struct arguments {
     bool follow;
 } arguments;
 
-enum { KEY_OUT = 1, KEY_CSV, KEY_FOLLOW };
-
 /* The page is written this often, and no sooner than this many times the duration of the last
  * write. */
 enum { FOLLOW_SECONDS = 10, FOLLOW_FACTOR = 20 };
 
-static const struct argp_option option_table[] = {
-    {"out", KEY_OUT, "FILE", 0, "Write a page to FILE.html, or the charts alone to FILE.svg", 0},
-    {"csv", KEY_CSV, "FILE", 0, "Write every line of metrics.jsonl to FILE as CSV", 0},
-    {"follow", KEY_FOLLOW, NULL, 0,
-     "Write the page again while a run goes on; the page reloads itself", 0},
-    {0},
+static const cli_row rows[] = {
+    {CLI_MORE, NULL, NULL, .offset = offsetof(arguments, runs)},
+    {CLI_TEXT, "out", "FILE", .offset = offsetof(arguments, out),
+     "Write a page to FILE.html, or the charts alone to FILE.svg"},
+    {CLI_TEXT, "csv", "FILE", .offset = offsetof(arguments, csv),
+     "Write every line of metrics.jsonl to FILE as CSV"},
+    {CLI_FLAG, "follow", NULL, .offset = offsetof(arguments, follow),
+     "Write the page again while a run goes on; the page reloads itself"},
 };
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_OUT: a->out = text; return 0;
-    case KEY_CSV: a->csv = text; return 0;
-    case KEY_FOLLOW: a->follow = true; return 0;
-    case ARGP_KEY_ARG: cli_append(&a->runs, text); return 0;
-    case ARGP_KEY_END:
-        if (a->runs.count == 0) cli_refuse(state, "expected a run's folder");
-        if (a->runs.count > CURVES_MOST_RUNS) {
-            cli_refuse(state, "expected at most %d runs, got %d", CURVES_MOST_RUNS, a->runs.count);
-        }
-        if (!a->out && !a->csv) cli_refuse(state, "expected --out FILE or --csv FILE");
-        if (a->out && !file_ends_in(a->out, ".html") && !file_ends_in(a->out, ".svg")) {
-            cli_refuse(state, "--out: expected a name that ends in .html or .svg, got '%s'",
-                       a->out);
-        }
-        if (a->follow && !a->out) cli_refuse(state, "--follow: expected --out FILE too");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+static void check(struct argp_state *state, void *input) {
+    const arguments *a = input;
+    if (a->runs.count == 0) cli_refuse(state, "expected a run's folder");
+    if (a->runs.count > CURVES_MOST_RUNS) {
+        cli_refuse(state, "expected at most %d runs, got %d", CURVES_MOST_RUNS, a->runs.count);
     }
+    if (!a->out && !a->csv) cli_refuse(state, "expected --out FILE or --csv FILE");
+    if (a->out && !file_ends_in(a->out, ".html") && !file_ends_in(a->out, ".svg")) {
+        cli_refuse(state, "--out: expected a name that ends in .html or .svg, got '%s'", a->out);
+    }
+    if (a->follow && !a->out) cli_refuse(state, "--follow: expected --out FILE too");
 }
 
 static bool write_csv(const arguments *a, error *err) {
@@ -97,19 +87,15 @@ static bool follow(const arguments *a, error *err) {
 }
 
 int cmd_plot(int argc, char **argv) {
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "RUN... --out FILE",
         "Plot the curves of one or more runs: bits per character against bytes and against "
         "minutes, for training and validation; learning rate; gradient norm. A table lists the "
         "keys in which their configs differ.\vExample:\n  smallworld plot runs/a runs/b --out "
         "compared.html",
-        NULL,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), check, NULL};
     arguments a = {0};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     bool done = !a.csv || write_csv(&a, &err);
     if (done && a.follow) {

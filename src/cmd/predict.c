@@ -21,35 +21,19 @@ typedef struct arguments {
     int top; /* the number of classes that are told; 0: all, in their order */
 } arguments;
 
-enum { KEY_PROBE = 1, KEY_OUT, KEY_TOP };
-
-static const struct argp_option option_table[] = {
-    {"probe", KEY_PROBE, "FILE", 0, "Saved probe: FILE.probe.safetensors, or FILE", 0},
-    {"out", KEY_OUT, "FILE", 0, "Write the lines to this file; default: standard output", 0},
-    {"top-k", KEY_TOP, "K", 0,
-     "Tell the probabilities of the K likeliest classes alone, likeliest first", 0},
-    {0},
+static const cli_row rows[] = {
+    {CLI_ARGUMENT, NULL, "CHECKPOINT", .offset = offsetof(arguments, checkpoint),
+     "a CHECKPOINT or the folder of a classifier"},
+    {CLI_TEXT, "probe", "FILE", .offset = offsetof(arguments, probe),
+     "Saved probe: FILE.probe.safetensors, or FILE"},
+    {CLI_TEXT, "out", "FILE", .offset = offsetof(arguments, out),
+     "Write the lines to this file; default: standard output"},
+    {CLI_COUNT, "top-k", "K", .offset = offsetof(arguments, top),
+     "Tell the probabilities of the K likeliest classes alone, likeliest first", 1, MOST_CLASSES},
+    CLI_DOCUMENTS(offsetof(arguments, documents)),
+    CLI_FEATURES(offsetof(arguments, features)),
+    CLI_MODEL(offsetof(arguments, model)),
 };
-
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_PROBE: a->probe = text; return 0;
-    case KEY_OUT: a->out = text; return 0;
-    case KEY_TOP: a->top = (int)cli_integer(state, "--top-k", text, 1, MOST_CLASSES); return 0;
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &a->documents;
-        state->child_inputs[1] = &a->features;
-        state->child_inputs[2] = &a->model;
-        return 0;
-    case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->checkpoint)
-            cli_refuse(state, "expected a CHECKPOINT or the folder of a classifier");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 /* The run, over all parts of the text. */
 typedef struct predictor {
@@ -260,13 +244,7 @@ static bool predict(const arguments *a, error *err) {
 }
 
 int cmd_predict(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_documents_argp, 0, NULL, 0},
-                                                 {&cli_features_argp, 0, NULL, 0},
-                                                 {&cli_model_argp, 0, "Device:", 0},
-                                                 {0}};
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "CHECKPOINT --text FILE|-\nCHECKPOINT --probe FILE --text FILE|-\nDIR --text FILE|-",
         "Classify documents by a model that was trained with train.label_weight, by a probe that "
         "smallworld probe --out saved, or by what smallworld classify --out DIR did. Each document "
@@ -276,11 +254,9 @@ int cmd_predict(int argc, char **argv) {
         "dull "
         "film.' | smallworld predict runs/quickstart/last.safetensors \\\n      --probe sentiment "
         "--text -",
-        children,
-        NULL,
-        NULL};
-    arguments a = {0};
-    cli_parse(&argp, argc, argv, &a);
+        CLI_ROWS(rows), NULL, NULL};
+    arguments a = {.features = {.state = -1}};
+    cli_parse(&command, argc, argv, &a);
     error err;
     return predict(&a, &err) ? STATUS_OK : cli_fail(&err, "predict");
 }

@@ -12,68 +12,27 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-enum {
-    KEY_TRAIN = 1,
-    KEY_VALID,
-    KEY_TEST,
-    KEY_SEED,
-    KEY_CLASS_WEIGHT,
-    KEY_OUT,
-    KEY_JSON,
-    KEY_DEVICE,
-    KEY_THREADS
-};
-
-static const struct argp_option option_table[] = {
-    {"train", KEY_TRAIN, "PREFIX", 0, "Features to fit, PREFIX.npy and PREFIX.labels.npy", 0},
-    {"test", KEY_TEST, "PREFIX", 0, "Features to score once, after everything is chosen", 0},
-    {"valid", KEY_VALID, "PREFIX", 0,
+static const cli_row rows[] = {
+    {CLI_TEXT, "train", "PREFIX", .offset = offsetof(arguments, how.train),
+     "Features to fit, PREFIX.npy and PREFIX.labels.npy", .required = true},
+    {CLI_TEXT, "test", "PREFIX", .offset = offsetof(arguments, how.test),
+     "Features to score once, after everything is chosen", .required = true},
+    {CLI_TEXT, "valid", "PREFIX", .offset = offsetof(arguments, how.valid),
      "Features on which C is chosen; default: a stratified fifth of the training features, after "
-     "which the probe is fitted again on all of them",
-     0},
-    {"class-weight", KEY_CLASS_WEIGHT, "NAME", 0,
+     "which the probe is fitted again on all of them"},
+    {CLI_CALL, "class-weight", "NAME", .offset = offsetof(arguments, how.balanced),
      "balanced: documents weigh by their class so that all classes count alike, in the fits and in "
      "the choice of C; default none",
-     0},
-    {"seed", KEY_SEED, "N", 0, "Seed of the split of the training features; default 0", 0},
-    {"out", KEY_OUT, "PREFIX", 0,
+     .take = cli_take_class_weight},
+    {CLI_INTEGER, "seed", "N", .offset = offsetof(arguments, how.seed),
+     "Seed of the split of the training features; default 0", 0, INT64_MAX},
+    {CLI_PREFIX, "out", "PREFIX", .offset = offsetof(arguments, how.out),
      "Write PREFIX.probe.safetensors (for predict and show), PREFIX.weights.npy (the weights "
      "of the features as they are, then the intercept) and PREFIX.predictions.npy (a label for"
-     " every row of the test features, unlabelled ones too)",
-     0},
-    CLI_JSON(KEY_JSON),
-    CLI_DEVICE(KEY_DEVICE),
-    CLI_THREADS(KEY_THREADS),
-    {0},
+     " every row of the test features, unlabelled ones too)"},
+    CLI_JSON(offsetof(arguments, json)),
+    CLI_DEVICE(offsetof(arguments, model), 0),
 };
-
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_TRAIN: a->how.train = text; return 0;
-    case KEY_TEST: a->how.test = text; return 0;
-    case KEY_VALID: a->how.valid = text; return 0;
-    case KEY_CLASS_WEIGHT:
-        a->how.balanced = cli_choice(state, "--class-weight", text, CLASS_WEIGHTS);
-        return 0;
-    case KEY_SEED:
-        a->how.seed = (uint64_t)cli_integer(state, "--seed", text, 0, INT64_MAX);
-        return 0;
-    case KEY_OUT:
-        cli_check_prefix(state, "--out", text);
-        a->how.out = text;
-        return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case KEY_DEVICE: a->model.device = text; return 0;
-    case KEY_THREADS: a->model.threads = text; return 0;
-    case ARGP_KEY_ARG: cli_refuse(state, "unexpected argument '%s'", text); return 0;
-    case ARGP_KEY_END:
-        if (!a->how.train) cli_refuse(state, "expected --train PREFIX");
-        if (!a->how.test) cli_refuse(state, "expected --test PREFIX");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static void print_json(const probe_result *r) {
     json_writer w = {stdout, false};
@@ -159,9 +118,7 @@ static void print_text(const probe_result *r) {
 }
 
 int cmd_probe(int argc, char **argv) {
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "--train PREFIX --test PREFIX",
         "Fit logistic regression to the classes of documents, multinomial where there are more "
         "than two, and print its error in per cent. The objective is that of scikit-learn's "
@@ -170,11 +127,9 @@ int cmd_probe(int argc, char **argv) {
         "labelled -1 are dropped and counted."
         "\vExample:\n  smallworld probe --train runs/quickstart/train \\\n"
         "      --test runs/quickstart/test",
-        NULL,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), NULL, NULL};
     arguments a = {.how = {.progress = true}};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     probe_result r;
     backend *be = overrides_backend(&a.model, &err);

@@ -11,30 +11,14 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-enum { KEY_DENSITY = 1, KEY_OUT, KEY_JSON };
-
-static const struct argp_option option_table[] = {
-    {"density", KEY_DENSITY, "SHARE", 0, "Share of blocks to keep, self-blocks included", 0},
-    {"out", KEY_OUT, "FILE", 0, "Checkpoint to write", 0},
-    CLI_JSON(KEY_JSON),
-    {0},
+static const cli_row rows[] = {
+    {CLI_ARGUMENT, NULL, "CHECKPOINT", .offset = offsetof(arguments, checkpoint), "a CHECKPOINT"},
+    {CLI_NUMBER, "density", "SHARE", .offset = offsetof(arguments, density),
+     "Share of blocks to keep, self-blocks included", 0, 1, .required = true},
+    {CLI_TEXT, "out", "FILE", .offset = offsetof(arguments, out), "Checkpoint to write",
+     .required = true},
+    CLI_JSON(offsetof(arguments, json)),
 };
-
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_DENSITY: a->density = cli_number(state, "--density", text, 0, 1); return 0;
-    case KEY_OUT: a->out = text; return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
-        if (a->density == 0) cli_refuse(state, "expected --density SHARE");
-        if (!a->out) cli_refuse(state, "expected --out FILE");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 /* Refuses a density that is not below the checkpoint's. */
 static bool check_density(const arguments *a, const model *m, error *err) {
@@ -71,19 +55,15 @@ static bool prune(const arguments *a, backend *be, double *density, size_t *para
 }
 
 int cmd_prune(int argc, char **argv) {
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "CHECKPOINT --density SHARE --out FILE",
         "Write a checkpoint without its weakest recurrent blocks, those of smallest Euclidean "
         "norm. Fine-tune it with train.init."
         "\vExample:\n  smallworld prune runs/quickstart/last.safetensors --density 0.05 \\\n"
         "      --out runs/pruned.safetensors",
-        NULL,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), NULL, NULL};
     arguments a = {0};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     double density = 0;
     size_t parameters = 0;

@@ -25,42 +25,25 @@ typedef struct arguments {
     int64_t sample; /* bytes of generated text; 0: none */
 } arguments;
 
-enum { KEY_OUT = 1, KEY_CARD, KEY_TEXT, KEY_PROBE, KEY_FEATURES, KEY_DATA, KEY_SAMPLE };
-
-static const struct argp_option option_table[] = {
-    {"out", KEY_OUT, "PAGE.html", 0, "Page to write; default: RUN/report.html", 0},
-    {"card", KEY_CARD, "FILE.md", 0, "Model card to write; default: RUN/README.md", 0},
-    {"data", KEY_DATA, "FILE", 0, "Text to score the model on; may be repeated", 0},
-    {"text", KEY_TEXT, "FILE", 0,
+static const cli_row rows[] = {
+    {CLI_ARGUMENT, NULL, "run's folder", .offset = offsetof(arguments, folder), "a run's folder"},
+    {CLI_TEXT, "out", "PAGE.html", .offset = offsetof(arguments, out),
+     "Page to write; default: RUN/report.html"},
+    {CLI_TEXT, "card", "FILE.md", .offset = offsetof(arguments, card),
+     "Model card to write; default: RUN/README.md"},
+    {CLI_LIST, "data", "FILE", .offset = offsetof(arguments, files),
+     "Text to score the model on; may be repeated"},
+    {CLI_TEXT, "text", "FILE", .offset = offsetof(arguments, text),
      "Text whose beginning the page shows byte by byte; default: the first validation file that "
-     "exists, else the first training file",
-     0},
-    {"probe", KEY_PROBE, "PREFIX", 0,
-     "Saved probe; default: RUN/probe.probe.safetensors, if it exists", 0},
-    {"features", KEY_FEATURES, "PREFIX", 0,
-     "Features of labelled documents, for histograms; default: RUN/test.npy, if it exists", 0},
-    {"sample", KEY_SAMPLE, "N", 0, "Bytes of text that the model writes; default 300; 0: none", 0},
-    {0},
+     "exists, else the first training file"},
+    {CLI_TEXT, "probe", "PREFIX", .offset = offsetof(arguments, probe),
+     "Saved probe; default: RUN/probe.probe.safetensors, if it exists"},
+    {CLI_TEXT, "features", "PREFIX", .offset = offsetof(arguments, features),
+     "Features of labelled documents, for histograms; default: RUN/test.npy, if it exists"},
+    {CLI_INTEGER, "sample", "N", .offset = offsetof(arguments, sample),
+     "Bytes of text that the model writes; default 300; 0: none", 0, 100000},
+    CLI_MODEL(offsetof(arguments, model)),
 };
-
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_OUT: a->out = text; return 0;
-    case KEY_CARD: a->card = text; return 0;
-    case KEY_DATA: cli_append(&a->files, text); return 0;
-    case KEY_TEXT: a->text = text; return 0;
-    case KEY_SAMPLE: a->sample = cli_integer(state, "--sample", text, 0, 100000); return 0;
-    case KEY_PROBE: a->probe = text; return 0;
-    case KEY_FEATURES: a->features = text; return 0;
-    case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; return 0;
-    case ARGP_KEY_ARG: cli_take(state, "run's folder", &a->folder, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->folder) cli_refuse(state, "expected a run's folder");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 /* Everything that the report shows. */
 typedef struct material {
@@ -288,19 +271,14 @@ static bool write_report(const arguments *a, material *m, const char *page, cons
 }
 
 int cmd_report(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_model_argp, 0, "Device:", 0}, {0}};
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "RUN",
         "Write a page and a model card about a run: its facts, its curves, its wiring, a text that "
         "the model wrote, its probe, and a text as the model reads it."
         "\vExample:\n  smallworld report runs/quickstart --data data/reviews_test.tsv.gz",
-        children,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), NULL, NULL};
     arguments a = {.sample = SAMPLE_BYTES};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     error err;
     material *m = mem_alloc(1, sizeof *m);
     char *page = a.out ? mem_string(a.out) : mem_format("%s/report.html", a.folder);

@@ -24,32 +24,39 @@ typedef struct arguments {
     bool json;
 } arguments;
 
-enum { KEY_OUT = 1, KEY_NPY, KEY_UNIT, KEY_TOP, KEY_PROBE, KEY_FEATURES, KEY_LIMIT, KEY_JSON };
+static void take_unit(struct argp_state *state, const cli_row *row, void *input, char *text) {
+    arguments *a = input;
+    (void)row;
+    if (a->unit_count == MAX_UNITS) cli_refuse(state, "--unit: at most %d units", MAX_UNITS);
+    a->units[a->unit_count++] = (size_t)cli_integer(state, "--unit", text, 0, INT32_MAX);
+}
 
-static const struct argp_option option_table[] = {
-    {"out", KEY_OUT, "PAGE.html", 0,
-     "Write a page that needs no network to this file; an .svg gets the coloured text alone", 0},
-    {"npy", KEY_NPY, "PREFIX", 0,
+static const cli_row rows[] = {
+    {CLI_ARGUMENT, NULL, "CHECKPOINT", .offset = offsetof(arguments, checkpoint), "a CHECKPOINT"},
+    {CLI_TEXT, "out", "PAGE.html", .offset = offsetof(arguments, out),
+     "Write a page that needs no network to this file; an .svg gets the coloured text alone"},
+    {CLI_TEXT, "npy", "PREFIX", .offset = offsetof(arguments, npy),
      "Write the states after each byte to PREFIX.npy (float32, bytes x units), the units to "
      "PREFIX.units.npy, the bytes to PREFIX.bytes.npy, and the places where documents begin to "
-     "PREFIX.starts.npy",
-     0},
-    {"unit", KEY_UNIT, "N", 0, "Unit to show, counted from 0; may be repeated", 0},
-    {"top", KEY_TOP, "N", 0,
+     "PREFIX.starts.npy"},
+    {CLI_CALL, "unit", "N", .offset = 0, "Unit to show, counted from 0; may be repeated",
+     .take = take_unit},
+    {CLI_INTEGER, "top", "N", .offset = offsetof(arguments, top),
      "Number of units to show without --unit: those that best separate the labels of --features; "
      "without it those that weigh most in the probe, or else those whose states vary most over "
      "the text; default 8",
-     0},
-    {"probe", KEY_PROBE, "FILE", 0,
-     "Saved probe, whose score of each class is shown too: FILE.probe.safetensors, or FILE", 0},
-    {"features", KEY_FEATURES, "PREFIX", 0,
+     1, MAX_UNITS},
+    {CLI_TEXT, "probe", "FILE", .offset = offsetof(arguments, probe),
+     "Saved probe, whose score of each class is shown too: FILE.probe.safetensors, or FILE"},
+    {CLI_TEXT, "features", "PREFIX", .offset = offsetof(arguments, labelled),
      "Features of labelled documents, to find the units that separate them best and to draw "
-     "histograms by label",
-     0},
-    {"limit", KEY_LIMIT, "BYTES", 0,
-     "Read only the first BYTES bytes; default: as many as fit on a page of 2 MB", 0},
-    CLI_JSON(KEY_JSON),
-    {0},
+     "histograms by label"},
+    {CLI_INTEGER, "limit", "BYTES", .offset = offsetof(arguments, limit),
+     "Read only the first BYTES bytes; default: as many as fit on a page of 2 MB", 1, INT64_MAX},
+    CLI_JSON(offsetof(arguments, json)),
+    CLI_DOCUMENTS(offsetof(arguments, documents)),
+    CLI_FEATURES(offsetof(arguments, features)),
+    CLI_MODEL(offsetof(arguments, model)),
 };
 
 /* Whether a file's name asks for a format that is not written. */
@@ -61,35 +68,11 @@ static bool names_another_picture(const char *path) {
     return false;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_OUT: a->out = text; return 0;
-    case KEY_NPY: a->npy = text; return 0;
-    case KEY_UNIT:
-        if (a->unit_count == MAX_UNITS) cli_refuse(state, "--unit: at most %d units", MAX_UNITS);
-        a->units[a->unit_count++] = (size_t)cli_integer(state, "--unit", text, 0, INT32_MAX);
-        return 0;
-    case KEY_TOP: a->top = cli_integer(state, "--top", text, 1, MAX_UNITS); return 0;
-    case KEY_PROBE: a->probe = text; return 0;
-    case KEY_FEATURES: a->labelled = text; return 0;
-    case KEY_LIMIT: a->limit = cli_integer(state, "--limit", text, 1, INT64_MAX); return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &a->documents;
-        state->child_inputs[1] = &a->features;
-        state->child_inputs[2] = &a->model;
-        return 0;
-    case ARGP_KEY_ARG: cli_take(state, "CHECKPOINT", &a->checkpoint, text); return 0;
-    case ARGP_KEY_END:
-        if (!a->checkpoint) cli_refuse(state, "expected a CHECKPOINT");
-        if (!a->out && !a->npy) cli_refuse(state, "expected --out PAGE.html or --npy PREFIX");
-        if (a->out && names_another_picture(a->out)) {
-            cli_refuse(state, "--out: expected a name that ends in .html or .svg, got '%s'",
-                       a->out);
-        }
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+static void check(struct argp_state *state, void *input) {
+    const arguments *a = input;
+    if (!a->out && !a->npy) cli_refuse(state, "expected --out PAGE.html or --npy PREFIX");
+    if (a->out && names_another_picture(a->out)) {
+        cli_refuse(state, "--out: expected a name that ends in .html or .svg, got '%s'", a->out);
     }
 }
 
@@ -319,24 +302,16 @@ static void report(const arguments *a, const material *m, const reading *r) {
 }
 
 int cmd_show(int argc, char **argv) {
-    static const struct argp_child children[] = {{&cli_documents_argp, 0, NULL, 0},
-                                                 {&cli_features_argp, 0, NULL, 0},
-                                                 {&cli_model_argp, 0, "Device:", 0},
-                                                 {0}};
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "CHECKPOINT --text FILE|- --out PAGE.html",
         "Write a page on which a model reads text. The text is coloured by the state of a unit, by "
         "the score of a probe, or by surprise in bits. Pointing at a byte shows its value and the "
         "likeliest next bytes.\vExample:\n  smallworld show runs/quickstart/last.safetensors --out "
         "page.html \\\n      --text data/reviews_test.tsv.gz --limit 5000\n  echo 'A dull film.' | "
         "smallworld show MODEL --text - --out page.html",
-        children,
-        NULL,
-        NULL};
-    arguments a = {.top = TOP_UNITS};
-    cli_parse(&argp, argc, argv, &a);
+        CLI_ROWS(rows), check, NULL};
+    arguments a = {.top = TOP_UNITS, .features = {.state = -1}};
+    cli_parse(&command, argc, argv, &a);
     error err;
     material m = {0};
     reading r = {0};

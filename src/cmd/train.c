@@ -21,42 +21,38 @@ typedef struct arguments {
     bool resume, overwrite, json, help_config;
 } arguments;
 
-enum {
-    KEY_SET = 1,
-    KEY_DATA,
-    KEY_OUT,
-    KEY_RESUME,
-    KEY_OVERWRITE,
-    KEY_JSON,
-    KEY_HELP_CONFIG,
-    KEY_INIT,
-    KEY_OF_CONFIG /* and the following: what people expect as options */
-};
+/* What people expect as options: keys of the config. */
+static void refuse_key(struct argp_state *state, const cli_row *row, void *field, char *text) {
+    (void)field;
+    cli_refuse(state, "expected --set %s=%s", row->choices, text);
+}
 
-/* Their keys in the config. */
-static const char *const keys_of_config[] = {"train.lr", "train.steps", "train.epochs", "run.seed"};
+#define KEY(name, key)                                                                             \
+    { CLI_CALL, name, "VALUE", .choices = key, .take = refuse_key }
 
-static const struct argp_option option_table[] = {
-    CLI_SET(KEY_SET),
-    {"data", KEY_DATA, "FILE", 0,
+static const cli_row rows[] = {
+    CLI_SET(offsetof(arguments, assignments)),
+    {CLI_LIST, "data", "FILE", .offset = offsetof(arguments, data),
      "Train on these files or folders, or on standard input (-), with a model and settings that "
-     "suit their size and the device",
-     0},
-    {"init", KEY_INIT, "CHECKPOINT", 0,
-     "Start from the weights of this model or run; with --data also its model.* settings", 0},
-    {"out", KEY_OUT, "DIR", 0, "Folder of the run; default: runs/<name of the config or text>", 0},
-    {"resume", KEY_RESUME, NULL, 0,
+     "suit their size and the device"},
+    {CLI_TEXT, "init", "CHECKPOINT", .offset = offsetof(arguments, init),
+     "Start from the weights of this model or run; with --data also its model.* settings"},
+    {CLI_TEXT, "out", "DIR", .offset = offsetof(arguments, folder),
+     "Folder of the run; default: runs/<name of the config or text>"},
+    {CLI_FLAG, "resume", NULL, .offset = offsetof(arguments, resume),
      "Continue from the state in the run's folder; RUN in place of a config takes all settings "
-     "from the run",
-     0},
-    {"overwrite", KEY_OVERWRITE, NULL, 0, "Start over in a folder that holds a run", 0},
-    CLI_JSON(KEY_JSON),
-    {"help-config", KEY_HELP_CONFIG, NULL, 0, "List every key of a config and exit", 0},
-    {"lr", KEY_OF_CONFIG, "VALUE", OPTION_HIDDEN, NULL, 0},
-    {"steps", KEY_OF_CONFIG + 1, "VALUE", OPTION_HIDDEN, NULL, 0},
-    {"epochs", KEY_OF_CONFIG + 2, "VALUE", OPTION_HIDDEN, NULL, 0},
-    {"seed", KEY_OF_CONFIG + 3, "VALUE", OPTION_HIDDEN, NULL, 0},
-    {0},
+     "from the run"},
+    {CLI_FLAG, "overwrite", NULL, .offset = offsetof(arguments, overwrite),
+     "Start over in a folder that holds a run"},
+    CLI_JSON(offsetof(arguments, json)),
+    {CLI_FLAG, "help-config", NULL, .offset = offsetof(arguments, help_config),
+     "List every key of a config and exit"},
+    CLI_MODEL(offsetof(arguments, model)),
+    CLI_GPUS(offsetof(arguments, gpus)),
+    KEY("lr", "train.lr"),
+    KEY("steps", "train.steps"),
+    KEY("epochs", "train.epochs"),
+    KEY("seed", "run.seed"),
 };
 
 static bool is_config(const char *name) {
@@ -71,55 +67,33 @@ static bool is_text(const char *name) {
     return false;
 }
 
-static error_t parse(int key, char *text, struct argp_state *state) {
-    arguments *a = state->input;
-    switch (key) {
-    case KEY_SET: cli_append(&a->assignments, text); return 0;
-    case KEY_INIT: a->init = text; return 0;
-    case KEY_OF_CONFIG:
-    case KEY_OF_CONFIG + 1:
-    case KEY_OF_CONFIG + 2:
-    case KEY_OF_CONFIG + 3:
-        cli_refuse(state, "expected --set %s=%s", keys_of_config[key - KEY_OF_CONFIG], text);
-        return EINVAL;
-    case KEY_DATA: cli_append(&a->data, text); return 0;
-    case KEY_OUT:
-        if (*text == '\0') cli_refuse(state, "--out: expected a folder, got ''");
-        a->folder = text;
-        return 0;
-    case KEY_RESUME: a->resume = true; return 0;
-    case KEY_OVERWRITE: a->overwrite = true; return 0;
-    case KEY_JSON: a->json = true; return 0;
-    case KEY_HELP_CONFIG: a->help_config = true; return 0;
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &a->model;
-        state->child_inputs[1] = &a->gpus;
-        return 0;
-    case ARGP_KEY_ARG: /* all options come first */
-        if (a->data.count && !is_config(text)) {
-            cli_append(&a->data, text);
-        } else {
-            cli_take(state, "CONFIG.yaml", &a->config, text);
-        }
-        return 0;
-    case ARGP_KEY_END:
-        if (a->help_config) return 0;
-        if (!a->config && a->data.count == 0) {
-            cli_refuse(state, "expected a CONFIG.yaml, or --data FILE");
-        }
-        if (a->config && a->data.count) {
-            cli_refuse(state, "a config or --data, not both; --set data.train=FILE overrides");
-        }
-        if (a->config && !a->resume && is_text(a->config)) {
-            cli_refuse(state, "%s: expected a CONFIG.yaml; --data %s trains on a text", a->config,
-                       a->config);
-        }
-        if (a->init && a->resume) cli_refuse(state, "--resume: not together with --init");
-        if (!a->config && a->resume) cli_refuse(state, "expected the run folder to resume");
-        if (a->resume && a->overwrite) cli_refuse(state, "--resume: not together with --overwrite");
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
+/* All options come first. */
+static void take_argument(struct argp_state *state, void *input, char *text) {
+    arguments *a = input;
+    if (a->data.count && !is_config(text)) {
+        cli_append(&a->data, text);
+    } else {
+        cli_take(state, "CONFIG.yaml", &a->config, text);
     }
+}
+
+static void check(struct argp_state *state, void *input) {
+    const arguments *a = input;
+    if (a->help_config) return;
+    if (a->folder && !*a->folder) cli_refuse(state, "--out: expected a folder, got ''");
+    if (!a->config && a->data.count == 0) {
+        cli_refuse(state, "expected a CONFIG.yaml, or --data FILE");
+    }
+    if (a->config && a->data.count) {
+        cli_refuse(state, "a config or --data, not both; --set data.train=FILE overrides");
+    }
+    if (a->config && !a->resume && is_text(a->config)) {
+        cli_refuse(state, "%s: expected a CONFIG.yaml; --data %s trains on a text", a->config,
+                   a->config);
+    }
+    if (a->init && a->resume) cli_refuse(state, "--resume: not together with --init");
+    if (!a->config && a->resume) cli_refuse(state, "expected the run folder to resume");
+    if (a->resume && a->overwrite) cli_refuse(state, "--resume: not together with --overwrite");
 }
 
 /* Returns runs/<name>, where the name is that of the config or text without folder and ending. */
@@ -221,22 +195,16 @@ static int run(arguments *a, const char *folder) {
 }
 
 int cmd_train(int argc, char **argv) {
-    static const struct argp_child children[] = {
-        {&cli_model_argp, 0, "Device:", 0}, {&cli_ranks_argp, 0, NULL, 0}, {0}};
-    static const struct argp argp = {
-        option_table,
-        parse,
+    static const cli_command command = {
         "CONFIG.yaml\n--data FILE\n--resume RUN",
         "Train a model and write config.yaml, metrics.jsonl, last.safetensors, best.safetensors "
         "(the model that validated best) and last.state to the run's folder. Progress is shown on "
         "standard error.\vExample:\n  smallworld train configs/quickstart.yaml --set "
         "train.lr=0.001 \\\n      --out runs/a\n  smallworld train --data book.txt\n  smallworld "
         "train --resume runs/a --set train.steps=4000",
-        children,
-        NULL,
-        NULL};
+        CLI_ROWS(rows), check, take_argument};
     arguments a = {0};
-    cli_parse(&argp, argc, argv, &a);
+    cli_parse(&command, argc, argv, &a);
     if (a.help_config) {
         config_help(option_keys, option_count, stdout);
         return STATUS_OK;
