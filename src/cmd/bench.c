@@ -72,7 +72,7 @@ static void take_axis(struct argp_state *state, const cli_row *row, void *input,
 }
 
 #define AXIS(name, axis, text)                                                                     \
-    { CLI_CALL, name, "LIST", .offset = 0, text, .least = axis, .take = take_axis }
+    { CLI_CALL, name, "LIST", .offset = 0, text, .least = (axis), .take = take_axis }
 
 static const cli_row matmul_rows[] = {
     {CLI_INTEGER, "units", "N", .offset = offsetof(matmul_arguments, units),

@@ -70,11 +70,11 @@ typedef struct cli_command {
 
 // clang-format off
 /* Rows that several commands have. `at`: the offset of their field, or of their struct. */
-#define CLI_JSON(at) {CLI_FLAG, "json", NULL, .offset = at, \
+#define CLI_JSON(at) {CLI_FLAG, "json", NULL, .offset = (at), \
      "Print one JSON object on stdout at the end"}
-#define CLI_SET(at) {CLI_LIST, "set", "KEY.PATH=VALUE", .offset = at, \
+#define CLI_SET(at) {CLI_LIST, "set", "KEY.PATH=VALUE", .offset = (at), \
      "Override one key of the config; may be repeated"}
-#define CLI_GPUS(at) {CLI_INTEGER, "gpus", "N", .offset = at, \
+#define CLI_GPUS(at) {CLI_INTEGER, "gpus", "N", .offset = (at), \
      "Compute with N processes on this host, one a GPU, or on the CPU with --device cpu; mpirun " \
      "and srun start processes on any hosts", 1, RANKS_MOST}
 
@@ -82,9 +82,9 @@ typedef struct cli_command {
 #define CLI_DEVICE(at, of_group) \
     {CLI_TEXT, "device", "NAME", .offset = (at) + offsetof(overrides, device), \
      "Compute on the GPU (cuda), the CPU (cpu), or the GPU if there is one (auto)", \
-     .group = of_group}, \
+     .group = (of_group)}, \
     {CLI_TEXT, "threads", "N", .offset = (at) + offsetof(overrides, threads), \
-     "Number of CPU threads; 0 means one for each processor", .group = of_group}
+     "Number of CPU threads; 0 means one for each processor", .group = (of_group)}
 #define CLI_ONE_MODEL(at) \
     {CLI_HEADER, .help = "Device:", .group = 2}, \
     CLI_DEVICE(at, 2), \
