@@ -57,11 +57,20 @@ def claims():
     joined = number(table(RESULTS, "| 100 M | n-grams, % | features, % |")[0][4])
     beta2 = {row[0].split()[0]: row for row in table(RESULTS, "| beta2 | rate | decay |")
              if row[1:3] == [".008", ".1"]}
-    yield README, r"predict film reviews ([\d.]+) % better", [ahead(hubs[0], dense[0])]
-    yield README, r"reviews better: ([\d.]+) % wrong in place of ([\d.]+)", [hubs[1], dense[1]]
+    minutes = [[number(row[k]) for k in (2, 3, 4)] for row in table(RESULTS, "| 3 minutes, 20 M, Muon |")]
+    muon = [min(number(row[k]) for row in table(RESULTS, "| 100 M, Muon: muon_lr |") if row[k] != "not run") for k in (1, 4)]
+    yield README, r"predict film reviews ([\d.]+) % better[^%]*, ([\d.]+) % after equal", [
+        ahead(minutes[0][0], minutes[1][0]), ahead(hubs[0], dense[0])]
+    yield README, r"by Muon ([\d.]+)\s+and ([\d.]+)\)", muon
+    yield RESULTS, r"further ahead: by ([\d.]+) % after three", [ahead(minutes[0][0], minutes[1][0])]
+    yield RESULTS, r"So hubs are ([\d.]+) % ahead in bits and ([\d.]+) points on IMDB", [
+        ahead(minutes[0][0], minutes[1][0]), minutes[1][1] - minutes[0][1]]
+    yield RESULTS, r"Muon takes ([\d.]+) % off hubs and ([\d.]+) % off the dense", [
+        ahead(muon[0], large[0]), ahead(muon[1], large_dense[0])]
+    yield README, r"class reviews better: ([\d.]+) % wrong in place of ([\d.]+)", [hubs[1], dense[1]]
     yield README, r"parameters\]\(docs/results.md#labels\) ([\d.]+) % of IMDB's", [joined]
-    yield RESULTS, r"by ([\d.]+) % after equal text at 20 M parameters, both trained by.* by ([\d.]+) % at 100 M", [
-        ahead(hubs[0], dense[0]), ahead(large[0], large_dense[0])]
+    yield RESULTS, r"by ([\d.]+) % after equal text at 20 M parameters, and by ([\d.]+) % at 100 M", [
+        ahead(hubs[0], dense[0]), ahead(*muon)]
     yield RESULTS, r"IMDB's error falls from ([\d.]+) to ([\d.]+) % at 20 M and from ([\d.]+) to\s+([\d.]+) %", [
         dense[1], hubs[1], large_dense[1], large[1]]
     yield RESULTS, r"at \.999 costs a dense\s+model ([.\d]+) %, hubs ([.\d]+) % at 20 M", [
