@@ -88,10 +88,6 @@ class Classify(cli.Case):
         self.assertIn("already finished at step", err)
         tried = lambda results: {key: value for key, value in results.items() if key != "seconds"}
         self.assertEqual(tried(again), tried(made))
-        # What no clock decides repeats.
-        (self.folder / "out").rename(self.folder / "first")
-        again, _ = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "30")
-        self.assertEqual(tried(again), tried(made))
         self.assertEqual((made["text_steps"], made["C"] > 0, made["passes"] > 0), (30, True, True))
 
     def test_given_model_and_test_documents(self):
@@ -197,10 +193,7 @@ class Classify(cli.Case):
         _, err = self.predict("out", "b.csv")
         self.assertIn("warning: 2 documents have labels that are none of the classes, such as 'fine'", err)
 
-    def test_answers_at_once(self):
-        self.train()
-        self.write("a.csv", as_csv(reviews(200, 1)))
-        self.classify("--train", "a.csv", "--model", "run", "--out", "out")
+        # A text that comes by itself is answered at once.
         process = self.start("predict", "out", "--text", "-", *self.cpu, stdin=subprocess.PIPE)
         for text in "a great and lovely film", "a dull and awful film":
             process.stdin.write(text + "\n")

@@ -66,7 +66,7 @@ typedef struct cli_command {
     void (*argument)(struct argp_state *state, void *arguments, char *text);
 } cli_command;
 
-#define CLI_ROWS(rows) rows, sizeof rows / sizeof *rows
+#define CLI_ROWS(rows) (rows), sizeof(rows) / sizeof *(rows)
 
 // clang-format off
 /* Rows that several commands have. `at`: the offset of their field, or of their struct. */

@@ -28,7 +28,7 @@ static void refuse_key(struct argp_state *state, const cli_row *row, void *field
 }
 
 #define KEY(name, key)                                                                             \
-    { CLI_CALL, name, "VALUE", .choices = key, .take = refuse_key }
+    { CLI_CALL, name, "VALUE", .choices = (key), .take = refuse_key }
 
 static const cli_row rows[] = {
     CLI_SET(offsetof(arguments, assignments)),
