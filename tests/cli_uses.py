@@ -228,6 +228,10 @@ class Uses(cli.Case):
         self.assertTrue(text.startswith("the cat"))
         self.assertEqual(text, generate("--bytes", "40", "--prompt", "the cat", "--seed", "3"))
         self.assertNotEqual(text, generate("--bytes", "40", "--prompt", "the cat", "--seed", "4"))
+        seeds = [generate("--bytes", "40", "--seed", str(2**63 - k)) for k in (1, 2)]  # the largest there are
+        self.assertNotEqual(*seeds)
+        self.refused("--seed: expected an integer from 0 to 9223372036854775807", "generate", "m.safetensors", "--seed",
+                     str(2**63), status=2)
         likeliest = generate("--bytes", "40", "--temperature", "0", "--seed", "3")
         self.assertEqual(likeliest, generate("--bytes", "40", "--temperature", "0", "--seed", "4"))
         self.assertEqual(generate("--bytes", "0", "--prompt", "x"), "x\n")

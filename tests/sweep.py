@@ -44,6 +44,7 @@ class Sweep(unittest.TestCase):
         written = json.loads((self.path / "out/wide-s2/result.json").read_text())
         self.assertEqual(written["steps"], 3)
         self.assertIn("test_bpc", written)
+        self.assertIn("  seed: 2\n", (self.path / "out/wide-s2/config.yaml").read_text())
 
         # A second call reads the finished runs and continues with the others.
         (self.path / "out/longer/result.json").unlink()
@@ -64,6 +65,9 @@ class Sweep(unittest.TestCase):
         self.assertEqual(lines[0][-1], "some_error")
         self.assertLess(float(lines[1][-1]), 50)
         self.assertFalse(list((self.path / "out/one").glob("probe*")))
+        log = (self.path / "out/one.log").read_text()
+        again = self.sweep("one config.yaml\n", "--probe", "some.tsv", "some.tsv", "--pool", "last,mean")
+        self.assertEqual((again.stdout, (self.path / "out/one.log").read_text()), (done.stdout, log))
 
     def test_failures(self):
         done = self.sweep("good config.yaml\nbad config.yaml model.hidden=33\n")
