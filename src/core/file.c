@@ -123,19 +123,20 @@ bool file_begin(file_writer *writer, const char *path, error *err) {
     *writer = (file_writer){.path = mem_string(path), .temporary = mem_format("%s.tmp", path)};
     int file = -1;
     if (overwrite_allowed(writer->temporary, NULL, err)) {
+        sigset_t all, before; /* a signal that came between the two lines would leave the file */
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, &before);
         file = create_temporary(writer->temporary, path, err);
+        if (file >= 0) remember(writer->temporary);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
     if (file >= 0) {
         writer->stream = fdopen(file, "wb");
-        if (!writer->stream) {
-            error_system(err, "write", writer->temporary);
-            unlink(writer->temporary);
-            close(file);
-        }
-    }
-    if (writer->stream) {
-        remember(writer->temporary);
-        return true;
+        if (writer->stream) return true;
+        error_system(err, "write", writer->temporary);
+        unlink(writer->temporary);
+        forget(writer->temporary);
+        close(file);
     }
     release(writer);
     return false;
