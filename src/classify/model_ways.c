@@ -286,8 +286,10 @@ bool job_tune(job *j, error *err) {
     const double asking = j->rate > 0 ? tuning_seconds(j, 0) : 0;
     const double once = j->rate > 0 ? tuning_seconds(j, 1) : 0;
     const bool planned = j->text_seconds > 0 && j->rate > 0;
-    const double seconds = planned ? left - asking - j->probe_seconds : tuning_share * left;
-    if (once > seconds || seconds <= 0) {
+    const double room =
+        planned ? left - j->probe_seconds : tuning_share * left; /* asking included */
+    const double seconds = planned ? room - asking : room;
+    if (once > room || seconds <= 0) {
         job_skip_stage(j, what, once);
         return true;
     }
