@@ -471,7 +471,8 @@ static void test_wrong_tables(void **state) {
         {"w.jsonl", "{\"text\": \"x\", \"label\": \"a\\tb\"}\n",
          ":1: expected a label without tabs"},
         {"w.ft.txt", "__label__a b\nno label\n", ":2: expected a word __label__NAME"},
-        {"w.ft.txt", "__label__a b\n__label__a b __label__c\n", ":2: expected one word __label__NAME, found several"},
+        {"w.ft.txt", "__label__a b\n__label__a b __label__c\n",
+         ":2: expected one word __label__NAME, found several"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_text(path_of(cases[i][0]), cases[i][1]);
