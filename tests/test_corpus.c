@@ -371,7 +371,8 @@ static void test_many_labels(void **state) {
     free(text);
 }
 
-/* Tables of every kind: a .tsv is one if its first row names columns, with the quotes and labels of one. */
+/* Tables of every kind: a .tsv is one if its first row names columns, with a table's quotes and
+ * labels. */
 static void test_tables(void **state) {
     (void)state;
     static const struct {
