@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A random number from `least` to `most`, as likely to be between 1 and 10 as between 10 and 100. */
+/* A random number from `least` to `most`, as likely between 1 and 10 as between 10 and 100. */
 static double spread(double least, double most) {
     return least * pow(most / least, random_uniform());
 }
@@ -148,51 +148,11 @@ static void test_blocks_of_128(void **state) {
 static void test_fp32(void **state) {
     (void)state;
     static const shape shapes[] = {
-        {.nodes = 300,
-         .block = 32,
-         .gates = 1,
-         .columns = 1,
-         .steps = 1,
-         .share = 0.1,
-         .hubs = true},
-        {.nodes = 90, .block = 32, .gates = 1, .columns = 5, .steps = 1, .share = 0.4},
-        {.nodes = 60,
-         .block = 32,
-         .gates = GATES,
-         .columns = 1,
-         .steps = 1,
-         .share = 0.2,
-         .hubs = true},
-        {.nodes = 40, .block = 32, .gates = 1, .columns = 1, .steps = 3, .share = 0.2},
-        {.nodes = 60,
-         .block = 64,
-         .gates = 1,
-         .columns = 2,
-         .steps = 1,
-         .share = 0.3,
-         .hubs = true},
-        {.nodes = 20,
-         .block = 128,
-         .gates = GATES,
-         .columns = 3,
-         .steps = 3,
-         .share = 0.2,
-         .hubs = true},
-        {.nodes = 80,
-         .block = 32,
-         .gates = 1,
-         .columns = 18,
-         .steps = 2,
-         .share = 0.1,
-         .hubs = true},
-        {.nodes = 130,
-         .block = 32,
-         .gates = 1,
-         .columns = 2,
-         .steps = 2,
-         .share = 0.4,
-         .hubs = true},
-        {.nodes = 100, .block = 64, .gates = 1, .columns = 3, .steps = 2, .share = 0.2},
+        {300, 32, 1, 1, 1, 0.1, true},    {90, 32, 1, 5, 1, 0.4, false},
+        {60, 32, GATES, 1, 1, 0.2, true}, {40, 32, 1, 1, 3, 0.2, false},
+        {60, 64, 1, 2, 1, 0.3, true},     {20, 128, GATES, 3, 3, 0.2, true},
+        {80, 32, 1, 18, 2, 0.1, true},    {130, 32, 1, 2, 2, 0.4, true},
+        {100, 64, 1, 3, 2, 0.2, false},
     };
     pair p = open_pair(FP32);
     random_restart(3);

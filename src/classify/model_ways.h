@@ -5,8 +5,8 @@
 
 #include "classify/job.h"
 
-/* Finds whether an earlier job left a model of this text to go on with; one of other text is replaced
- * with --overwrite, or refused. */
+/* Finds whether an earlier job left a model of this text to go on with; one of other text is
+ * replaced with --overwrite, or refused. */
 bool job_find_run(job *j, error *err);
 
 /* Trains a model on the text of all documents but those for testing, or goes on with that. Nothing
