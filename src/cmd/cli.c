@@ -150,14 +150,13 @@ static void check_required(struct argp_state *state, const parsing *p) {
     for (size_t i = 0; i < p->command->count; i++) {
         const cli_row *row = &p->command->rows[i];
         const void *field = p->arguments + row->offset;
+        if (!row->required && !(row->type == CLI_ARGUMENT && row->help)) continue;
         const bool given = row->type == CLI_LIST     ? ((const config_list *)field)->count > 0
                            : row->type == CLI_NUMBER ? *(const double *)field != 0
                                                      : *(const char *const *)field != NULL;
-        if (row->type == CLI_ARGUMENT && row->help && !given) {
-            cli_refuse(state, "expected %s", row->help);
-        } else if (row->required && !given) {
-            cli_refuse(state, "expected --%s %s", row->name, row->value);
-        }
+        if (given) continue;
+        if (row->type == CLI_ARGUMENT) cli_refuse(state, "expected %s", row->help);
+        cli_refuse(state, "expected --%s %s", row->name, row->value);
     }
 }
 
