@@ -88,6 +88,10 @@ class Classify(cli.Case):
         self.assertIn("already finished at step", err)
         tried = lambda results: {key: value for key, value in results.items() if key != "seconds"}
         self.assertEqual(tried(again), tried(made))
+        # What no clock decides repeats.
+        (self.folder / "out").rename(self.folder / "first")
+        again, _ = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "30")
+        self.assertEqual(tried(again), tried(made))
         self.assertEqual((made["text_steps"], made["C"] > 0, made["passes"] > 0), (30, True, True))
 
     def test_given_model_and_test_documents(self):

@@ -119,6 +119,15 @@ class Train(cli.Case):
         self.assertIn("train.class_weight: balanced has no meaning for class 'rare', all documents of which are held out", err)
         self.assertFalse((self.folder / "rare/last.state").exists() and text == 0)
 
+    def test_config_from_a_pipe(self):
+        readable, writable = os.pipe()
+        os.write(writable, self.read("config.yaml"))
+        os.close(writable)
+        self.train()
+        self.run_program("train", "/dev/stdin", "--out", "piped", stdin=readable)
+        os.close(readable)
+        self.assert_same_run("run", "piped")
+
     def test_progress_on_a_terminal(self):
         """Output after the progress line begins on a new line."""
         lines = self.on_terminal("train", "config.yaml", "--out", "run", "--set",

@@ -304,9 +304,11 @@ class Training(Case):
         run, ranks = self.start(mpi=True)
         os.kill(ranks[-1], signal.SIGSTOP)
         silent = "rank 1 has been silent for 0.5 seconds; the others wait for it"
-        for line in run.stderr:  # or the test hangs
+        for line in run.stderr:
             if silent in line:
                 break
+        else:
+            self.fail("nobody named the silent rank")
         os.kill(ranks[-1], signal.SIGCONT)
         os.kill(ranks[-1], signal.SIGKILL)
         _, told = run.communicate(timeout=30)
