@@ -41,27 +41,24 @@ static bool is_of_text(const char *path, const corpus *c) {
     safetensors file;
     run_state state;
     error ignored;
-    if (!checkpoint_open_state(&file, &state, path, &ignored)) return false;
+    if (!file_exists(path) || !checkpoint_open_state(&file, &state, path, &ignored)) return false;
     safetensors_close(&file);
     return state.train_text == corpus_hash(c);
 }
 
-/* Goes on with a run that is there, and has a checkpoint and read this text. */
-static place begin_place(const job *j, char *folder, double seconds, const corpus *c) {
-    place p = {folder, fmax(seconds, 0.3) / 60, TRAIN_OVERWRITE};
-    char *state = mem_format("%s/last.state", folder),
-         *config = mem_format("%s/config.yaml", folder);
+/* A place for a run, or that of one to go on with. */
+static place begin_place(const job *j, char *folder, double seconds, bool goes_on) {
+    place p = {folder, fmax(seconds, 0.3) / 60, goes_on ? TRAIN_RESUME : TRAIN_OVERWRITE};
+    char *config = mem_format("%s/config.yaml", folder);
     options before;
     error ignored;
     options_begin(&before);
-    if (file_exists(state) && is_of_text(state, c)) p.start = TRAIN_RESUME;
     if (p.start == TRAIN_RESUME && options_load(&before, config, NULL, 0, &ignored) &&
         before.train.minutes > 0) {
         p.minutes = before.train.minutes;
     }
     options_free(&before);
     free(config);
-    free(state);
     p.start = (train_start)job_agreed(j, p.start); /* others may look when it has begun */
     p.minutes = job_agreed(j, p.minutes);
     return p;
@@ -190,7 +187,7 @@ static bool plan_model(job *j, double *lacks, error *err) {
 bool job_find_run(job *j, error *err) {
     char *state = mem_format("%s/run/last.state", j->how->out);
     const bool found = file_exists(state);
-    j->goes_on = job_agreed(j, found && is_of_text(state, j->examples.text)) > 0;
+    j->goes_on = job_agreed(j, is_of_text(state, j->examples.text)) > 0;
     free(state);
     return !found || j->goes_on || j->how->overwrite ||
            error_set(err, "%s/run: a model of other text; --overwrite trains anew", j->how->out);
@@ -208,7 +205,7 @@ bool job_train_text(job *j, error *err) {
         return planned;
     }
     job_begin_stage(j, what);
-    place p = begin_place(j, folder, j->text_seconds, j->examples.text);
+    place p = begin_place(j, folder, j->text_seconds, j->goes_on);
     j->checkpoint = mem_format("%s/last.safetensors", p.folder);
     options o;
     const bool ready = text_options(j, &o, 60 * p.minutes, j->how->steps, err);
@@ -222,8 +219,10 @@ static bool make_tuned(job *j, double seconds, error *err) {
     const checkpoint *c = &j->loaded.checkpoint;
     const double bytes = (double)(j->examples.train.texts->size - j->examples.held.texts->size);
     corpus *learned = corpus_part(j->examples.train.texts, j->examples.is_held, false);
-    place p = begin_place(j, mem_format("%s/tuned-%s", j->how->out, checkpoint_checksum(c)),
-                          seconds, learned);
+    char *folder = mem_format("%s/tuned-%s", j->how->out, checkpoint_checksum(c));
+    char *state = mem_format("%s/last.state", folder);
+    place p = begin_place(j, folder, seconds, is_of_text(state, learned));
+    free(state);
     char *path = mem_format("%s/best.safetensors", p.folder);
     options o;
     options_begin(&o);

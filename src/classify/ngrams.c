@@ -180,6 +180,15 @@ static void weigh_row(const int32_t *feature, float *value, size_t count, const 
     for (size_t j = 0; j < count; j++) value[j] *= (float)scale[bucket[feature[j]] / HALF];
 }
 
+/* Makes the row of a document: its features by their numbers, weighed. */
+static void read_row(node_list *row, counts *k, const int32_t *number, const int32_t *bucket,
+                     const float *idf, const uint8_t *text, size_t length) {
+    count_document(k, text, length);
+    row->used = 0;
+    add_features(row, k, number);
+    weigh_row(row->feature, row->value, row->used, bucket, idf);
+}
+
 /* --------------------------------------------------------------------------------------- fit */
 
 /* The rows of a chunk of documents. */
@@ -438,10 +447,7 @@ static double *margins_of(const svm *m, const vocabulary *v, const corpus *c) {
         for (size_t i = 0; i < c->count; i++) {
             size_t length;
             const uint8_t *text = corpus_text(c, i, &length);
-            count_document(&k, text, length);
-            row.used = 0;
-            add_features(&row, &k, v->feature);
-            weigh_row(row.feature, row.value, row.used, v->bucket, v->idf);
+            read_row(&row, &k, v->feature, v->bucket, v->idf, text, length);
             svm_margins(m, row.feature, row.value, row.used, margin + i * (size_t)m->functions);
         }
         free(row.feature);
@@ -525,11 +531,8 @@ void ngram_reader_free(ngram_reader *r) {
 
 void ngram_reader_apply(ngram_reader *r, const uint8_t *text, size_t length, double *margin) {
     const ngrams *g = r->g;
-    count_document(&r->counts, text, length);
-    r->row.used = 0;
-    add_features(&r->row, &r->counts, r->feature);
     const node_list *row = &r->row;
-    weigh_row(row->feature, row->value, row->used, g->bucket, g->idf);
+    read_row(&r->row, &r->counts, r->feature, g->bucket, g->idf, text, length);
     memcpy(margin, g->intercepts, (size_t)g->functions * sizeof *margin);
     for (size_t j = 0; j < row->used; j++) {
         const float *weights = g->weights + (int64_t)row->feature[j] * g->functions;
