@@ -5,7 +5,6 @@
 OFF: the program is to be without MPI.
 """
 
-import gzip
 import json
 import os
 import random
