@@ -29,7 +29,6 @@
 
 enum {
     VOCABULARY = 256,     /* bytes */
-    TABLE_WORKSPACE = 16, /* bytes, see cell.workspace */
     DECAY_GROUP = 256     /* neighbouring weights that share flags, see adam */
 };
 
@@ -159,7 +158,7 @@ typedef struct cell {
     void *dh;             /* operand [steps][hidden][columns]: the head's gradient at h[1] ... */
     void *dx; /* operand [widest stage, or hidden][columns]: the gradient at a stage's input */
     void *dc; /* real [hidden][columns]: the gradient at c */
-    void *workspace; /* wgrad_workspace bytes, and TABLE_WORKSPACE bytes a step and column */
+    void *workspace; /* wgrad_workspace bytes */
     void *entries; /* operand, hidden / table_stride x VOCABULARY x GATES: the gates' table, if they
                       have one, in the order of the backend's prepare_entries; coupled gates have
                       zeros for i */

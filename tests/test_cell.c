@@ -83,8 +83,6 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     s->bias = put(be, in[1], gates * (size_t)hidden, REAL);
     s->table = put(be, in[2], gates * entries, OPERAND);
     c.entries = put_poison(be, GATES * entries, OPERAND);
-    size_t workspace = TABLE_WORKSPACE * (size_t)columns;
-    c.workspace = put_poison(be, workspace / be->real_size, REAL);
     s->raw = put_poison(be, gates * plane, OPERAND);
     s->out = put_poison(be, plane, OPERAND);
     s->dpre = put_poison(be, gates * plane, OPERAND);
@@ -147,7 +145,6 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                       (void *)(uintptr_t)s->bias,
                       (void *)(uintptr_t)s->table,
                       c.entries,
-                      c.workspace,
                       s->raw,
                       s->out,
                       s->dpre,
@@ -411,14 +408,12 @@ static double *run_table(backend *be, const table_shape *how, int columns, const
     void *device_bytes = be->allocate(be, positions), *in = put(be, gradient, count, OPERAND);
     be->upload(be, device_bytes, bytes, positions);
     c.bytes = device_bytes;
-    c.workspace = put_poison(be, TABLE_WORKSPACE * positions / be->real_size, REAL);
     s->dtable = put_poison(be, entries, OPERAND);
     *(how->gates == 1 ? &s->dentry : &s->dpre) = in;
     be->table_backward(be, &c, 0);
     double *result = get(be, s->dtable, entries, OPERAND);
     be->release(be, device_bytes);
     be->release(be, in);
-    be->release(be, c.workspace);
     be->release(be, s->dtable);
     return result;
 }

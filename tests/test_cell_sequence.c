@@ -162,8 +162,6 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
             how->inner ? put(be, dh, plane, OPERAND) : put_poison(be, plane, OPERAND);
         c.dc = arrays[count++] =
             how->inner ? put(be, dh, plane, REAL) : put_poison(be, plane, REAL);
-        c.workspace = arrays[count++] =
-            put_poison(be, TABLE_WORKSPACE * positions / be->real_size, REAL);
     }
     free(bytes);
     free(h);

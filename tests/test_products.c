@@ -13,6 +13,8 @@ static double spread(double least, double most) {
     return least * pow(most / least, random_uniform());
 }
 
+enum { KERNELS = 12, EACH = 8, MOST_SHAPES = 400, FEWEST = 6 /* nodes: always some blocks */ };
+
 /* Draws a shape of this block: any number of gates, and of columns within and beyond a tile, on
  * patterns from nearly empty to nearly full, mostly of one step. The products take about `work`
  * multiplications at most. */
@@ -23,31 +25,18 @@ static shape draw_shape(int block, double work) {
     s.steps = random_uniform() < 0.75 ? 1 : 2 + (int)random_below(8);
     s.share = spread(0.0007, 0.97);
     s.hubs = random_uniform() < 0.5;
-    s.nodes = 3 + (int)spread(1, 1400);
+    s.nodes = FEWEST + (int)spread(1, 1400);
     for (;;) {
         const double n = s.nodes, blocks = n * n * s.share + n * (1 + 2 * s.hubs);
         const double values = n * block * s.gates * s.columns * 32 * s.steps;
         if (blocks * block * block * s.gates * s.columns * 32 * s.steps < work && values < 1e7)
             break;
-        s.nodes = 3 + (s.nodes - 3) * 4 / 5;
-        if (s.nodes == 3) s.columns = s.steps = 1;
-        if (s.nodes == 3) break;
+        s.nodes = FEWEST + (s.nodes - FEWEST) * 4 / 5;
+        if (s.nodes == FEWEST) s.columns = s.steps = 1;
+        if (s.nodes == FEWEST) break;
     }
     return s;
 }
-
-static void check_shape(pair *p, const shape *s) {
-    graph *g = nasty_graph(s->nodes, s->share, s->hubs);
-    layout *l = layout_from_graph(g, s->block, s->gates);
-    char name[160];
-    snprintf(name, sizeof name, "%d nodes of %d, %d gates, %d blocks, hubs %d", s->nodes, s->block,
-             s->gates, l->blocks, s->hubs);
-    check_layout(p, l, s->columns * p->be->product_multiple, s->steps, name);
-    layout_free(l);
-    graph_free(g);
-}
-
-enum { KERNELS = 12, EACH = 8, MOST_SHAPES = 400 };
 
 /* How often kernels were met. */
 typedef struct census {
@@ -55,11 +44,8 @@ typedef struct census {
     int count[KERNELS];
 } census;
 
-/* Notes the kernels of a shape's products. Whether one of them has not been met often. */
-static bool note_kernels(pair *p, const shape *s, census *met) {
-    backend *be = p->be;
-    graph *g = nasty_graph(s->nodes, s->share, s->hubs);
-    layout *l = layout_from_graph(g, s->block, s->gates);
+/* Notes the kernels of a layout's products. Whether one of them has not been met often. */
+static bool note_kernels(backend *be, const layout *l, const shape *s, census *met) {
     device_layout *device = be->layout_create(be, l);
     const int columns = s->columns * be->product_multiple;
     bool news = false;
@@ -71,31 +57,44 @@ static bool note_kernels(pair *p, const shape *s, census *met) {
         int k = 0;
         while (met->name[k] && strcmp(met->name[k], name) != 0) k++;
         met->name[k] = name;
-        news = news || met->count[k]++ < EACH;
+        if (met->count[k]++ < EACH) news = true;
     }
     be->layout_free(be, device);
+    return news;
+}
+
+/* Checks a random layout of this shape. With `met`, on a GPU, only if it meets a kernel that has
+ * not been met often. */
+static void check_shape(pair *p, const shape *s, census *met) {
+    graph *g = nasty_graph(s->nodes, s->share, s->hubs);
+    layout *l = layout_from_graph(g, s->block, s->gates);
+    char name[160];
+    snprintf(name, sizeof name, "%d nodes of %d, %d gates, %d blocks, hubs %d", s->nodes, s->block,
+             s->gates, l->blocks, s->hubs);
+    if (!met || note_kernels(p->be, l, s, met)) {
+        check_layout(p, l, s->columns * p->be->product_multiple, s->steps, name);
+    }
     layout_free(l);
     graph_free(g);
-    return news;
 }
 
 /* Random shapes of a block. On a GPU they go on until each kernel that `expected` names, if the GPU
  * has it, was met so often; shapes that meet none of these are passed over. */
-static void check_block(int block, const char *const *expected) {
-    pair p = open_pair(BF16);
+static void check_block(precision how, int block, const char *const *expected) {
+    pair p = open_pair(how);
     census met = {0};
     random_restart((uint64_t)block + 1000);
     if (!test_device_is_cuda()) {
         for (int i = 0; i < 12; i++) {
             const shape s = draw_shape(block, 1e6);
-            check_shape(&p, &s);
+            check_shape(&p, &s, NULL);
         }
         close_pair(&p);
         return;
     }
     for (int i = 0; i < MOST_SHAPES; i++) {
         const shape s = draw_shape(block, spread(1e7, 2e9));
-        if (note_kernels(&p, &s, &met)) check_shape(&p, &s);
+        check_shape(&p, &s, &met);
     }
     for (; *expected; expected++) {
         error err;
@@ -120,57 +119,34 @@ static const char *const largest[] = {"gather", "wgrad_gates", "few_columns", "p
 
 static void test_blocks_of_8(void **state) {
     (void)state;
-    check_block(8, small);
+    check_block(BF16, 8, small);
 }
 
 static void test_blocks_of_16(void **state) {
     (void)state;
-    check_block(16, small);
+    check_block(BF16, 16, small);
 }
 
 static void test_blocks_of_32(void **state) {
     (void)state;
-    check_block(32, large);
+    check_block(BF16, 32, large);
 }
 
 static void test_blocks_of_64(void **state) {
     (void)state;
-    check_block(64, large);
+    check_block(BF16, 64, large);
 }
 
 static void test_blocks_of_128(void **state) {
     (void)state;
-    check_block(128, largest);
+    check_block(BF16, 128, largest);
 }
 
-/* The one kernel of fp32: lists longer than a warp reads at a time, gates and several steps, more
- * columns than a slab; wgrad of so many tiles that each warp has several. */
+/* fp32 has one kernel. */
 static void test_fp32(void **state) {
     (void)state;
-    static const shape shapes[] = {
-        {300, 32, 1, 1, 1, 0.1, true},    {90, 32, 1, 5, 1, 0.4, false},
-        {60, 32, GATES, 1, 1, 0.2, true}, {40, 32, 1, 1, 3, 0.2, false},
-        {60, 64, 1, 2, 1, 0.3, true},     {20, 128, GATES, 3, 3, 0.2, true},
-        {80, 32, 1, 18, 2, 0.1, true},    {130, 32, 1, 2, 2, 0.4, true},
-        {100, 64, 1, 3, 2, 0.2, false},
-    };
-    pair p = open_pair(FP32);
-    random_restart(3);
-    for (size_t i = 0; test_device_is_cuda() && i < sizeof shapes / sizeof *shapes; i++) {
-        check_shape(&p, &shapes[i]);
-    }
-    for (int i = 0; i < 60; i++) {
-        const int gates = (const int[]){1, COUPLED_GATES, GATES}[i % 3];
-        const shape s = {.nodes = 6 + (int)random_below(6),
-                         .block = 8 << i % 5,
-                         .gates = gates,
-                         .columns = 1 + (int)random_below(8),
-                         .steps = i % 4 ? 1 : 3,
-                         .share = 0.1 + 0.5 * random_uniform(),
-                         .hubs = i % 2};
-        check_shape(&p, &s);
-    }
-    close_pair(&p);
+    static const char *const plain[] = {"portable_fp32", NULL};
+    for (int block = 8; block <= 128; block *= 2) check_block(FP32, block, plain);
 }
 
 /* Symmetric patterns with hubs. fprop and dgrad share tables for these. */

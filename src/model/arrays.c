@@ -30,9 +30,8 @@ static void plan_weights(model *m) {
 
 static size_t workspace_bytes(const model *m) {
     backend *be = m->be;
-    size_t most = 0, table = TABLE_WORKSPACE * (size_t)m->segment_steps * (size_t)m->columns;
+    size_t most = 0;
     int stages = model_stages(&m->config);
-    if (table > most) most = table;
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         if (!m->projection_layouts[w]) continue;
         size_t bytes = be->wgrad_workspace(be, m->projection_layouts[w], 1, VOCABULARY);

@@ -1,264 +1,164 @@
-/* The three products in true fp32, by plain multiply-adds, on any GPU from sm_80 on.
+/* The three products in true fp32, by plain multiply-adds, on any GPU from sm_80 on: one kernel
+ * without the arts of bf16's, in which models train.
  *
- * Floors are those of bf16.cu with 4 bytes an element and the rate of multiply-adds, a
- * fourteenth of tf32's here: at 32 columns memory and arithmetic take the same time, beyond them
- * arithmetic rules. So what counts is multiply-adds an instruction issued: a lane has 8 x 8 sums
- * and loads 16 numbers from shared memory for 64 of them. A warp makes 32 rows by 64 columns, or by
- * 32 with its halves at different k; every warp has a ring of stages that it alone fills and
- * empties, so no warp waits for another before the sums meet, in a fixed order, at the end. */
-#include "device/ptx.cuh"
+ *   out [32 rows][64 columns] = sum over k  left [rows][k]  right [k][columns]
+ *
+ * A thread has 4 x 4 sums. While it multiplies a chunk of 16 k it fetches what it brings of the
+ * next one, four neighbours at a time: along k, which never straddles two blocks or steps, as these
+ * are multiples of 8, or along the other side. Sums are in the order of k. */
 #include "products/kernels.h"
-#include "products/portable/warp_tiles.cuh"
+#include "products/portable/product.cuh"
 
-/* A stage of a warp's ring, in chunks of four floats: left [32 rows][16 k], or for dgrad
- * [16 k][32 rows]; right [16 k][columns], or for wgrad [columns][16 k]. */
-template <operation OP, typename S> struct shape {
-    static const bool LEFT_BY_K = OP != DGRAD, RIGHT_BY_K = OP == WGRAD;
-    static const int WIDE = S::WIDE, HALVES = WIDE == 1 ? 2 : 1; /* of a warp, on their own k */
-    static const int ACROSS = 4 * WIDE;                          /* lanes along the columns */
-    static const int LEFT = ROWS * DEPTH / 4, RIGHT = WIDE * SPAN * DEPTH / 4;
-    static const int STAGE = LEFT + RIGHT;
+enum { HIGH = 32, WIDE = 64, CHUNK = 16, MAKERS = HIGH * WIDE / 16 };
 
-    /* Where a chunk lies: lanes that read together find different banks. */
-    static __device__ int by_k(int line, int k) {
-        return line * (DEPTH / 4) + (k / 4 ^ line / 2 % 4);
-    }
-    template <int LINES> static __device__ int by_line(int k, int line) {
-        return k * (LINES / 4) + (line / 4 ^ (HALVES == 2 ? k / 8 * 4 : 0));
-    }
+/* A position in k: a block and tap, or of wgrad a step, and how far in it. */
+struct place {
+    int block, other, offset;
+    int step; /* of the right operand; -1: none */
 };
 
-/* Where a lane's chunks of a stage come from. */
-struct places {
-    place left, right;
-};
+/* What a thread block makes: some rows of a node, by some columns of the activations or of wgrad by
+ * some units of a group of blocks. */
+template <operation OP> struct task {
+    static const bool LEFT_BY_K = OP != DGRAD,
+                      RIGHT_BY_K = OP == WGRAD; /* neighbours lie along k */
+    const product &p;
+    int first, count, node;   /* blocks, or of wgrad the group's; the node whose rows are made */
+    int row0, column0, which; /* which: step, or of wgrad the tap */
+    int rows, columns, depth; /* extents of the whole result, and of k */
 
-template <operation OP, typename S>
-static __device__ inline places find_places(const task<OP, S> &task, int k0) {
-    const int lane = threadIdx.x % 32;
-    const place far = find_place(task, k0 + 4 * (lane / 8)); /* along the rows or columns */
-    const place near = OP == DGRAD ? far : find_place(task, k0 + 4 * (lane % 4)); /* along k */
-    return {near, OP == WGRAD ? near : far};
-}
-
-template <operation OP, typename S>
-static __device__ inline void copy_left(const task<OP, S> &task, const place &at, uint32_t to) {
-    typedef shape<OP, S> T;
-    const int lane = threadIdx.x % 32, by_k = 4 * (lane % 4), by_line = 4 * (lane / 8);
-    const int row0 = T::LEFT_BY_K ? lane / 4 : 4 * (lane % 8);
-    const float *left = left_at(task, at, row0);
-    const int stride = left_stride<OP>(task.p);
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-        int row = row0 + (T::LEFT_BY_K ? 8 * r : 0);
-        bool has = at.block >= 0 && task.has_row(row);
-        int chunk = T::LEFT_BY_K ? T::by_k(row, by_k) : T::template by_line<ROWS>(by_line + r, row);
-        copy_async(to + chunk * 16, has ? left + (T::LEFT_BY_K ? 8 * r : r) * stride : NULL);
+    __device__ task(const product &p_) : p(p_) {
+        first = p.start[blockIdx.x];
+        count = p.start[blockIdx.x + 1] - first;
+        node = OP == WGRAD ? p.block[first] : blockIdx.x;
+        rows = OP == DGRAD ? p.b : p.rows;
+        columns = OP == WGRAD ? count * p.b : p.columns;
+        depth = OP == WGRAD ? p.steps * p.columns : count * p.taps * (OP == FPROP ? p.b : p.rows);
+        const int down = (rows + HIGH - 1) / HIGH;
+        row0 = blockIdx.y % down * HIGH;
+        column0 = blockIdx.y / down * WIDE;
+        which = blockIdx.z;
     }
-}
 
-template <operation OP, typename S>
-static __device__ inline void copy_right(const task<OP, S> &task, const place &at,
-                                         const int (&x_row)[S::WIDE * 4], uint32_t to) {
-    typedef shape<OP, S> T;
-    const product &p = task.p;
-    const int lane = threadIdx.x % 32, by_k = 4 * (lane % 4), by_line = 4 * (lane / 8);
-    to += T::LEFT * 16;
-    if constexpr (OP == WGRAD) {
-        const float *x = (const float *)p.right + at.step * p.right_step + at.offset;
-#pragma unroll
-        for (int r = 0; r < S::WIDE * 4; r++) {
-            bool has = at.step >= 0 && x_row[r] >= 0;
-            copy_async(to + T::by_k(lane / 4 + 8 * r, by_k) * 16,
-                       has ? x + (size_t)x_row[r] * p.columns : NULL);
-        }
-    } else {
-        const int line = 4 * (lane % 8);
-#pragma unroll
-        for (int span = 0; span < S::WIDE; span++) {
-            bool has = at.step >= 0 && task.has_column(span * SPAN);
-            const float *x = right_at(task, at, span * SPAN + line);
-#pragma unroll
-            for (int r = 0; r < 4; r++) {
-                int chunk = T::template by_line<S::WIDE * SPAN>(by_line + r, span * SPAN + line);
-                copy_async(to + chunk * 16, has ? x + r * p.columns : NULL);
-            }
-        }
-    }
-}
-
-static __device__ inline void spread(float (&to)[4], const float4 &v) {
-    to[0] = v.x;
-    to[1] = v.y;
-    to[2] = v.z;
-    to[3] = v.w;
-}
-
-template <operation OP, typename S>
-static __device__ inline void multiply(const float4 *stage, float (&sum)[8][8]) {
-    typedef shape<OP, S> T;
-    const int lane = threadIdx.x % 32, half = lane / (4 * T::ACROSS);
-    const int i = lane / T::ACROSS % 4, j = lane % T::ACROSS;
-    const float4 *left = stage, *right = stage + T::LEFT;
-#pragma unroll
-    for (int k0 = 0; k0 < DEPTH / T::HALVES; k0 += 4) {
-        const int k = half * 8 + k0;
-        float a[8][4], b[8][4];
-        if (T::LEFT_BY_K) {
-#pragma unroll
-            for (int r = 0; r < 8; r++) spread(a[r], left[T::by_k(i + 4 * r, k)]);
-        }
-        if (T::RIGHT_BY_K) {
-#pragma unroll
-            for (int c = 0; c < 8; c++) spread(b[c], right[T::by_k(j + T::ACROSS * c, k)]);
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            float u[8], v[8];
-            if (!T::LEFT_BY_K) {
-#pragma unroll
-                for (int r = 0; r < 8; r += 4) {
-                    float4 w = left[T::template by_line<ROWS>(k + e, 4 * r + 4 * i)];
-                    u[r] = w.x, u[r + 1] = w.y, u[r + 2] = w.z, u[r + 3] = w.w;
-                }
-            }
-            if (!T::RIGHT_BY_K) {
-#pragma unroll
-                for (int c = 0; c < 8; c += 4) {
-                    float4 w =
-                        right[T::template by_line<S::WIDE * SPAN>(k + e, T::ACROSS * c + 4 * j)];
-                    v[c] = w.x, v[c + 1] = w.y, v[c + 2] = w.z, v[c + 3] = w.w;
-                }
-            }
-#pragma unroll
-            for (int r = 0; r < 8; r++) {
-#pragma unroll
-                for (int c = 0; c < 8; c++) {
-                    sum[r][c] += (T::LEFT_BY_K ? a[r][e] : u[r]) * (T::RIGHT_BY_K ? b[c][e] : v[c]);
-                }
-            }
-        }
-    }
-}
-
-template <operation OP, typename S, int STAGES> static constexpr size_t shared_bytes() {
-    return (size_t)S::WARPS * STAGES * shape<OP, S>::STAGE * 16;
-}
-
-/* Adds up the sums of the warps, and half warps, that took turns at a tile. */
-template <operation OP, typename S>
-static __device__ inline void finish(const task<OP, S> &task, float *shared,
-                                     const float (&sum)[8][8]) {
-    typedef shape<OP, S> T;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = lane / (4 * T::ACROSS);
-    const int i = lane / T::ACROSS % 4, j = lane % T::ACROSS;
-    __syncthreads(); /* the rings are done with */
-#pragma unroll
-    for (int e = 0; e < 64; e++) shared[(warp * 64 + e) * 32 + lane] = sum[e / 8][e % 8];
-    __syncthreads();
-    for (int piece = task.turn * T::HALVES + half; piece < 16; piece += S::KS * T::HALVES) {
-        const int r = piece / 2, c = piece % 2 * 4;
-        const int row = OP == DGRAD ? 4 * i + r % 4 + r / 4 * 16 : i + 4 * r;
-        float v[4] = {};
-        for (int turn = 0; turn < S::KS; turn++) {
-            for (int other = 0; other < T::HALVES; other++) {
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    int from = warp - task.turn + turn, at = r * 8 + c + e;
-                    v[e] += shared[(from * 64 + at) * 32 + (lane ^ other * 16)];
-                }
-            }
-        }
-        if (!task.has_row(row)) continue;
+    __device__ place find(int k) const {
         if (OP == WGRAD) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int column = j + T::ACROSS * (c + e);
-                if (task.has_column(column)) *task.result(row, column) = v[e];
-            }
-        } else {
-            int column = T::ACROSS * c + 4 * j;
-            if (!task.has_column(column)) continue;
-            *(float4 *)task.result(row, column) = make_float4(v[0], v[1], v[2], v[3]);
+            const int step = p.steps == 1 ? 0 : k / p.columns;
+            return {step, 0, k - step * p.columns, step_read(p, step, which)};
         }
-    }
-}
-
-template <operation OP, typename S, int STAGES, int BLOCKS>
-static __global__ void __launch_bounds__(S::THREADS, BLOCKS)
-    portable_fp32(const __grid_constant__ product p) {
-    typedef shape<OP, S> T;
-    extern __shared__ float4 chunks[];
-    const int lane = threadIdx.x % 32;
-    float4 *ring = chunks + threadIdx.x / 32 * STAGES * T::STAGE;
-    const uint32_t ring_at = shared_address(ring);
-    const task<OP, S> task(p);
-    const int stages = task.stages();
-    float sum[8][8] = {};
-    int x_row[S::WIDE * 4];
-#pragma unroll
-    for (int r = 0; r < S::WIDE * 4; r++) {
-        if constexpr (OP == WGRAD) x_row[r] = right_row(task, lane / 4 + 8 * r);
+        const int q = OP == FPROP ? k >> p.log_b : block_with(p, k);
+        const int entry = p.taps > 1 ? q / p.taps : q, tap = q - entry * p.taps;
+        const int block = OP == FPROP ? first + entry : p.block[first + entry];
+        return {block * p.taps + tap, p.other[first + entry], k - q * (OP == FPROP ? p.b : p.rows),
+                step_read(p, which, tap)};
     }
 
-    /* The first left tiles may be fetched while the kernel before this one ends. */
-    const int stage_bytes = T::STAGE * 16;
-    for (int s = 0; s + 1 < STAGES && p.overlap; s++) {
-        const places at = find_places(task, (task.turn + s * S::KS) * DEPTH);
-        copy_left(task, at.left, ring_at + s * stage_bytes);
-    }
-    wait_for_earlier();
-    let_next_start();
-    int next = task.turn, into = 0, from = 0;
-    auto copy_next = [&](bool left) {
-        if (next < stages) {
-            const places at = find_places(task, next * DEPTH);
-            const uint32_t to = ring_at + into * stage_bytes;
-            if (left) copy_left(task, at.left, to);
-            copy_right(task, at.right, x_row, to);
+    /* Four neighbours of the left operand. */
+    __device__ float4 left(int row, int k) const {
+        row += row0;
+        if (row >= rows || k >= depth) return make_float4(0, 0, 0, 0);
+        const place at = find(k);
+        const float *from = (const float *)p.left;
+        if (OP == FPROP) from += ((size_t)at.block * p.rows + row) * p.b + at.offset;
+        if (OP == DGRAD) from += ((size_t)at.block * p.rows + at.offset) * p.b + row;
+        if (OP == WGRAD) {
+            from += at.block * p.left_step + ((size_t)node * p.rows + row) * p.columns + at.offset;
         }
-        copy_commit();
-        next += S::KS;
-        into = into + 1 == STAGES ? 0 : into + 1;
+        return *(const float4 *)from;
+    }
+
+    /* Likewise of the right one. */
+    __device__ float4 right(int k, int column) const {
+        column += column0;
+        if (column >= columns || k >= depth) return make_float4(0, 0, 0, 0);
+        const place at = find(k);
+        if (at.step < 0) return make_float4(0, 0, 0, 0);
+        const float *from = (const float *)p.right + at.step * p.right_step;
+        if (OP == WGRAD) {
+            const size_t unit = p.other[first + (column >> p.log_b)] * p.b + (column & (p.b - 1));
+            return *(const float4 *)(from + unit * p.columns + at.offset);
+        }
+        const size_t row = (size_t)at.other * (OP == FPROP ? p.b : p.rows) + at.offset;
+        return *(const float4 *)(from + row * p.columns + column);
+    }
+
+    __device__ void store(int row, int column, const float (&v)[4]) const {
+        row += row0;
+        column += column0;
+        if (row >= rows || column >= columns) return;
+        size_t at = which * p.out_step + ((size_t)node * rows + row) * p.columns + column;
+        if (OP == WGRAD) {
+            const size_t block = (size_t)(first + (column >> p.log_b)) * p.taps + which;
+            at = (block * p.rows + row) * p.b + (column & (p.b - 1));
+        }
+        *(float4 *)((float *)p.out + at) = make_float4(v[0], v[1], v[2], v[3]);
+    }
+};
+
+/* Where a thread brings its i-th four neighbours of a chunk to. */
+template <bool BY_K, int LINES> struct spot {
+    int k, line;
+
+    __device__ spot(int i) : k(BY_K ? i % 4 * 4 : i / (LINES / 4)), line(BY_K ? i / 4 : 0) {
+        if (!BY_K) line = i % (LINES / 4) * 4;
+    }
+
+    __device__ void put(float (&to)[CHUNK][LINES + 4], const float4 &v) const {
+        to[k][line] = v.x;
+        to[k + BY_K][line + !BY_K] = v.y;
+        to[k + 2 * BY_K][line + 2 * !BY_K] = v.z;
+        to[k + 3 * BY_K][line + 3 * !BY_K] = v.w;
+    }
+};
+
+template <operation OP>
+static __global__ void __launch_bounds__(MAKERS) portable_fp32(const __grid_constant__ product p) {
+    __shared__ __align__(16) float left[2][CHUNK][HIGH + 4], right[2][CHUNK][WIDE + 4];
+    const task<OP> task(p);
+    const int i = threadIdx.x, down = i / (WIDE / 4) * 4, across = i % (WIDE / 4) * 4;
+    const spot<task.LEFT_BY_K, HIGH> a(i);
+    const spot<task.RIGHT_BY_K, WIDE> b(i), c(i + MAKERS);
+    float sum[4][4] = {};
+    float4 next[3];
+    auto fetch = [&](int k0) {
+        next[0] = task.left(a.line, k0 + a.k);
+        next[1] = task.right(k0 + b.k, b.line);
+        next[2] = task.right(k0 + c.k, c.line);
     };
-    for (int s = 0; s + 1 < STAGES; s++) copy_next(!p.overlap);
-    for (int i = task.turn; i < stages; i += S::KS) {
-        copy_wait<STAGES - 2>();
-        __syncwarp();
-        copy_next(true);
-        multiply<OP, S>(ring + from * T::STAGE, sum);
-        from = from + 1 == STAGES ? 0 : from + 1;
+    fetch(0);
+    for (int k0 = 0; k0 < task.depth; k0 += CHUNK) {
+        const int slot = k0 / CHUNK % 2;
+        a.put(left[slot], next[0]);
+        b.put(right[slot], next[1]);
+        c.put(right[slot], next[2]);
+        __syncthreads();
+        fetch(k0 + CHUNK);
+#pragma unroll
+        for (int k = 0; k < CHUNK; k++) {
+            const float4 four = *(const float4 *)&left[slot][k][down];
+            const float4 other = *(const float4 *)&right[slot][k][across];
+            const float u[4] = {four.x, four.y, four.z, four.w};
+            const float v[4] = {other.x, other.y, other.z, other.w};
+#pragma unroll
+            for (int e = 0; e < 16; e++) sum[e / 4][e % 4] += u[e / 4] * v[e % 4];
+        }
     }
-    copy_wait<0>();
-    finish(task, (float *)chunks, sum);
+#pragma unroll
+    for (int r = 0; r < 4; r++) task.store(down + r, across, sum[r]);
 }
 
-template <operation OP, typename S, int STAGES, int BLOCKS>
-static void launch(backend *be, const product &p, int tiles) {
-    cuda_launch(be, "product", true, portable_fp32<OP, S, STAGES, BLOCKS>, grid_of<OP, S>(p, tiles),
-                S::THREADS, shared_bytes<OP, S, STAGES>(), p);
-}
-
-template <operation OP> static void launch_columns(backend *be, const product &p, int tiles) {
-    if (p.columns > 64 && OP == FPROP) { /* whose left tile takes registers */
-        launch<OP, split<2, 1, 1, 4>, 4, 2>(be, p, tiles);
-    } else if (p.columns > 32) {
-        launch<OP, split<2, 1, 1, 4>, 3, 3>(be, p, tiles);
-    } else {
-        launch<OP, split<1, 1, 1, 4>, 4, 3>(be, p, tiles);
-    }
+template <operation OP> static void launch(backend *be, const product &p, int nodes) {
+    const int rows = OP == DGRAD ? p.b : p.rows, columns = OP == WGRAD ? WGRAD_COLUMNS : p.columns;
+    const int tiles = ((rows + HIGH - 1) / HIGH) * ((columns + WIDE - 1) / WIDE);
+    if (nodes == 0) return;
+    portable_fp32<OP>
+        <<<dim3(nodes, tiles, OP == WGRAD ? p.taps : p.steps), MAKERS, 0, cuda_of(be)->stream>>>(p);
 }
 
 void portable_fp32_run(backend *be, const device_layout *device, const void *plan,
                        const product_call *c) {
-    int tiles;
-    const product p = product_of(be, device, plan, c, &tiles);
-    if (c->op == FPROP) {
-        launch_columns<FPROP>(be, p, tiles);
-    } else if (c->op == DGRAD) {
-        launch_columns<DGRAD>(be, p, tiles);
-    } else {
-        launch<WGRAD, split<2, 1, 2, 2>, 4, 2>(be, p, tiles);
-    }
-    cuda_of(be)->weights_settled = true;
+    int nodes;
+    const product p = product_of(be, device, plan, c, &nodes);
+    if (c->op == FPROP) launch<FPROP>(be, p, nodes);
+    if (c->op == DGRAD) launch<DGRAD>(be, p, nodes);
+    if (c->op == WGRAD) launch<WGRAD>(be, p, nodes);
 }
