@@ -221,8 +221,10 @@ static void test_convolution(void **state) {
     assert_null(smallworld_conv_create(OUT, IN, BLOCK, blocks, COUNT, &wrong, &how));
     assert_contains(smallworld_error(), "filter[0]: expected a reach");
     wrong = (smallworld_conv_shape){{4000, 4000}, {9, 9}, {1, 1}, {1, 1}, {{4, 4}, {4, 4}}};
-    assert_null(smallworld_conv_create(OUT, IN, BLOCK, blocks, COUNT, &wrong, &how));
-    assert_contains(smallworld_error(), " MB of tables for 81 taps of 16000000 pixels");
+    if (be->memory < 40e9) { /* whose quarter the tables do not fit */
+        assert_null(smallworld_conv_create(OUT, IN, BLOCK, blocks, COUNT, &wrong, &how));
+        assert_contains(smallworld_error(), " MB of tables for 81 taps of 16000000 pixels");
+    }
     release_all(be, at, sizeof at / sizeof at[0]);
     double *const values[] = {w, x, dy, y, dx, dw};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) free(values[i]);

@@ -5,6 +5,8 @@
 
 #include "cell/hubs.cuh"
 
+#include <cuda_fp16.h>
+
 /* The hub of a part's vector of 16 bytes: as a product's sums lie in a thread, of which four
  * neighbours so store 64 bytes. w: of its four words; each has this hub and the next one. */
 static __device__ inline int hub_of(int vector, int w) {
@@ -126,28 +128,35 @@ template <typename S, bool BACK> struct hub_consumer {
         barrier_arrive_warp(b.x_done);
     }
 
-    /* sum [64 columns][U] += x' V. ptxas would make a product of few rows wait for each of its
-     * steps if the next chunk's began before its end. */
-    __device__ __forceinline__ void multiply_v(float (&sum)[U / 2], int round) {
-#pragma unroll 1
-        for (int i = 0; i < p.chunks; i++, b.v.next()) {
-            const x_use x = x_of(round, i);
-            const uint32_t v = base + S::V + b.v.at * TILE_BYTES;
-            const uint32_t from = x.template address<S>(base);
-            b.v.wait_full();
-            barrier_wait(x.full, x.parity);
-            product_fence();
+    /* One chunk of multiply_v; `meanwhile` is called while it is multiplied. ptxas would make a
+     * product of few rows wait for each of its steps if the next chunk's began before its end. */
+    template <typename F>
+    __device__ __forceinline__ void multiply_v_chunk(float (&sum)[U / 2], int round, int i,
+                                                     F meanwhile) {
+        const x_use x = x_of(round, i);
+        const uint32_t v = base + S::V + b.v.at * TILE_BYTES;
+        const uint32_t from = x.template address<S>(base);
+        b.v.wait_full();
+        barrier_wait(x.full, x.parity);
+        product_fence();
 #pragma unroll
-            for (int k = 0; k < KC; k += 16) {
-                warpgroup_multiply<0, 1>(
-                    sum, matrix_descriptor(from + k * 2, SWIZZLE_128, 16, 1024),
-                    matrix_descriptor(v + k * BOX_ROW, SWIZZLE_128, TILE_BYTES, 1024));
-            }
-            product_commit();
-            product_wait<0>();
-            barrier_arrive_warp(x.empty());
-            b.v.release(b.v.at);
+        for (int k = 0; k < KC; k += 16) {
+            warpgroup_multiply<0, 1>(
+                sum, matrix_descriptor(from + k * 2, SWIZZLE_128, 16, 1024),
+                matrix_descriptor(v + k * BOX_ROW, SWIZZLE_128, TILE_BYTES, 1024));
         }
+        product_commit();
+        meanwhile();
+        product_wait<0>();
+        barrier_arrive_warp(x.empty());
+        b.v.release(b.v.at);
+        b.v.next();
+    }
+
+    /* sum [64 columns][U] += x' V from chunk `first` on. */
+    __device__ __forceinline__ void multiply_v(float (&sum)[U / 2], int round, int first) {
+#pragma unroll 1
+        for (int i = first; i < p.chunks; i++) multiply_v_chunk(sum, round, i, [] {});
         barrier_arrive_warp(b.v_done);
     }
 
@@ -673,12 +682,18 @@ template <typename S, bool BACK> struct hub_consumer {
         prefetch(p.dh + ((size_t)t * p.hidden + first) * p.columns, U * p.columns * sizeof(bf16));
     }
 
-    /* What backward reads of eight cells: the gates' arguments, c before the step, the head's
-     * gradient at h. */
+    /* What backward reads of eight cells: the gates' arguments and c before the step. */
     struct gates_inputs {
         uint2 z[HUB_GATES];
         float before[4];
-        bf16 dh[4];
+    };
+
+    /* What it makes of these before it has the gradient at h. With n = dc + dh h[0], the gradient
+     * at c: dz = n h[2], dh h[1], n h[3] of f, o, u, and the next dc is n f. Numbers of about 1 at
+     * most, in fp16, whose rounding is an eighth of that of dz. */
+    struct gates_factors {
+        __half2 h[4][2]; /* of h[0] and h[1], then of h[2] and h[3] */
+        float f[4];
     };
 
     __device__ __forceinline__ void load_inputs(int t, int j, gates_inputs &in) const {
@@ -696,7 +711,30 @@ template <typename S, bool BACK> struct hub_consumer {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             if (t == 0) in.before[k] = p.c[place_of(j * 4 + k)];
-            in.dh[k] = p.dh[(size_t)t * p.hidden * p.columns + place_of(j * 4 + k)];
+        }
+    }
+
+    /* The factors of eight cells, from the c of the step, which becomes the one before. */
+    __device__ __forceinline__ void find_factors(const gates_inputs &in, int j, uint32_t dropped,
+                                                 float (&c)[U / 2], gates_factors &to) const {
+#pragma unroll
+        for (int own = 0; own < 4; own++) {
+            const int k = j * 4 + own;
+            float x[HUB_GATES];
+#pragma unroll
+            for (int gate = 0; gate < HUB_GATES; gate++) {
+                const uint32_t two = own / 2 ? in.z[gate].y : in.z[gate].x;
+                x[gate] = (own % 2 ? high(two) : low(two)) * slope<bf16>(gate + 1);
+            }
+            const float share = kept_share(dropped, k);
+            const float f = squash_sigmoid<bf16>(x[0]), o = squash_sigmoid<bf16>(x[1]);
+            const float u = squash_tanh<bf16>(x[2] * share);
+            const float of_c = squash_tanh<bf16>(slope<bf16>(GATE_U) * c[k]);
+            c[k] = in.before[own];
+            to.f[own] = f;
+            to.h[own][0] = __floats2half2_rn(o * (1 - of_c * of_c), of_c * o * (1 - o));
+            to.h[own][1] =
+                __floats2half2_rn((c[k] - u) * f * (1 - f), (1 - f) * (1 - u * u) * share);
         }
     }
 
@@ -705,44 +743,45 @@ template <typename S, bool BACK> struct hub_consumer {
     __device__ __forceinline__ void run_gates_backward(int t, int round, bool asked,
                                                        float (&c)[U / 2], float (&dc)[U / 2],
                                                        uint32_t (&dz)[PAIRS]) {
-        float sum[U / 2] = {};
+        float sum[U / 2];
         gates_inputs in[J];
+        gates_factors factors[J];
         uint32_t dropped = 0;
+        const int chunks = round < 0 ? 0 : p.chunks;
 #pragma unroll
         for (int j = 0; j < J; j++) load_inputs(t, j, in[j]);
-        if (p.dropout_threshold > 0) dropped = draw_dropout(t);
-        if (round >= 0) multiply_v(sum, round);
-        if (asked) {
 #pragma unroll
-            for (int k = 0; k < U / 2; k++) sum[k] = to_float(p.dx[place_of(k)]);
+        for (int k = 0; k < U / 2; k++) {
+            sum[k] = to_float(p.dh[(size_t)t * p.hidden * p.columns + place_of(k)]);
+            if (asked) sum[k] += to_float(p.dx[place_of(k)]);
         }
+        if (p.dropout_threshold > 0) dropped = draw_dropout(t);
+        /* Factors are found while chunks are multiplied, and the next ones come. */
 #pragma unroll
         for (int j = 0; j < J; j++) {
-            const float *before = in[j].before;
+            auto find = [&] { find_factors(in[j], j, dropped, c, factors[j]); };
+            if (j < chunks) {
+                multiply_v_chunk(sum, round, j, find);
+            } else {
+                find();
+            }
+        }
+        if (round >= 0) multiply_v(sum, round, min(J, chunks));
+#pragma unroll
+        for (int j = 0; j < J; j++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 float d[HUB_GATES][2];
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     const int k = (j * 2 + half) * 2 + i, own = half * 2 + i;
-                    float x[HUB_GATES];
-#pragma unroll
-                    for (int gate = 0; gate < HUB_GATES; gate++) {
-                        const uint2 of = in[j].z[gate];
-                        const uint32_t two = half ? of.y : of.x;
-                        x[gate] = (i ? high(two) : low(two)) * slope<bf16>(gate + 1);
-                    }
-                    const float share = kept_share(dropped, k);
-                    const float f = squash_sigmoid<bf16>(x[0]), o = squash_sigmoid<bf16>(x[1]);
-                    const float u = squash_tanh<bf16>(x[2] * share);
-                    const float of_c = squash_tanh<bf16>(slope<bf16>(GATE_U) * c[k]);
-                    const float of_h = sum[k] + to_float(in[j].dh[own]);
-                    const float of_next = dc[k] + of_h * o * (1 - of_c * of_c);
-                    d[0][i] = of_next * (before[own] - u) * f * (1 - f);
-                    d[1][i] = of_h * of_c * o * (1 - o);
-                    d[2][i] = of_next * (1 - f) * (1 - u * u) * share;
-                    dc[k] = of_next * f;
-                    c[k] = before[own];
+                    const float2 one = __half22float2(factors[j].h[own][0]);
+                    const float2 two = __half22float2(factors[j].h[own][1]);
+                    const float of_next = dc[k] + sum[k] * one.x;
+                    d[0][i] = of_next * two.x;
+                    d[1][i] = sum[k] * one.y;
+                    d[2][i] = of_next * two.y;
+                    dc[k] = of_next * factors[j].f[own];
                 }
 #pragma unroll
                 for (int gate = 0; gate < HUB_GATES; gate++) {
@@ -834,7 +873,7 @@ template <typename S, bool BACK> struct hub_consumer {
         }
         if (p.earlier) {
             float sum[U / 2] = {};
-            multiply_v(sum, p.steps - 1);
+            multiply_v(sum, p.steps - 1, 0);
 #pragma unroll
             for (int k = 0; k < U / 2; k++) {
                 p.dx[place_of(k)] = from_float<bf16>(sum[k]);
