@@ -104,7 +104,7 @@ static const char matmul_help[] =
     "Measure the block-sparse products beside the dense product of the same shape and their "
     "floors, "
     "on this machine's GPU (GPU only): medians over replays of CUDA graphs, on random data, with "
-    "operands rotated through more than twice the L2. scripts/peer_sparse.py adds cuSPARSE."
+    "operands rotated through more than twice the L2. scripts/peer.py adds cuSPARSE."
     "\vA list is separated by commas; all combinations of the lists are measured. --full measures "
     "every product at N = 8 to 8192 with bf16, one gate, random patterns and blocks of 32. It then "
     "varies one of these at a time, at some N: four gates, other patterns, other blocks and "
@@ -200,7 +200,7 @@ static const char conv_help[] =
     "the input's size, on this machine's GPU (GPU only): medians over replays of CUDA graphs, on "
     "random data."
     "\vThe time of a dense convolution is its operations over the measured rate of a large dense "
-    "product; scripts/peer_conv.py adds that of cuDNN. Patterns are random, with equally many "
+    "product; scripts/peer.py adds that of cuDNN. Patterns are random, with equally many "
     "blocks in each row.\n\n"
     "Example:\n  smallworld bench conv --features 256 --size 16";
 
