@@ -756,7 +756,7 @@ template <typename S, bool BACK> struct hub_consumer {
             if (asked) sum[k] += to_float(p.dx[place_of(k)]);
         }
         if (p.dropout_threshold > 0) dropped = draw_dropout(t);
-        /* Factors are found while chunks are multiplied, and the next ones come. */
+            /* Factors are found while chunks are multiplied, and the next ones come. */
 #pragma unroll
         for (int j = 0; j < J; j++) {
             auto find = [&] { find_factors(in[j], j, dropped, c, factors[j]); };
