@@ -52,7 +52,7 @@ class Classify(cli.Case):
     def test_from_table_to_page(self):
         """Trains a model, holds a fifth out, and saves what predict needs."""
         self.write("reviews.csv", as_csv(reviews(300, 1)))
-        made, err = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "30")
+        made, err = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "10")
         self.assertIn("2 of 4: a model of the text", err)
         self.assertEqual(made["class_names"], ["bad", "good"])
         self.assertEqual(made["train_documents"] + made["test_documents"], 300)
@@ -82,17 +82,17 @@ class Classify(cli.Case):
         # What is done already is not done again.
         (self.folder / "moved").rename(self.folder / "out")
         (self.folder / "again.csv").rename(self.folder / "reviews.csv")
-        _, err = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "30", status=1)
+        _, err = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "10", status=1)
         self.assertIn("out: already holds a classifier; --overwrite replaces it", err)
-        again, err = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "30", "--overwrite")
+        again, err = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "10", "--overwrite")
         self.assertIn("already finished at step", err)
         tried = lambda results: {key: value for key, value in results.items() if key != "seconds"}
         self.assertEqual(tried(again), tried(made))
         # What no clock decides repeats.
         (self.folder / "out").rename(self.folder / "first")
-        again, _ = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "30")
+        again, _ = self.classify("--train", "reviews.csv", "--out", "out", "--steps", "10")
         self.assertEqual(tried(again), tried(made))
-        self.assertEqual((made["text_steps"], made["C"] > 0, made["passes"] > 0), (30, True, True))
+        self.assertEqual((made["text_steps"], made["C"] > 0, made["passes"] > 0), (10, True, True))
 
     def test_given_model_and_test_documents(self):
         """Each way's test error is that of predict on the test documents."""
@@ -368,7 +368,7 @@ class Classify(cli.Case):
         made, err = self.classify("--train", "a.csv", "--out", "usual")
         self.assertIn("n-grams alone, since this is a CPU; --minutes N also tries a model of the text", err)
         self.assertEqual(made["chosen"], "n-grams")
-        _, err = self.classify("--train", "a.csv", "--out", "plan", "--minutes", "0.2")
+        _, err = self.classify("--train", "a.csv", "--out", "plan", "--minutes", "0.1")
         self.assertRegex(err, "plan: a model of the text .*, tuning .*, a probe|a model of the text: not tried")
         self.assertFalse((self.folder / "plan/trial").exists())
 

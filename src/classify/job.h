@@ -51,26 +51,4 @@ void job_free(job *j);
 
 outcome job_outcome(const job *j);
 
-/* Whether this process has what ranks do not share: the folder, the n-grams, the probe. */
-bool job_leads(const job *j);
-
-/* Rank 0's number, on all ranks, so that they decide alike. */
-double job_agreed(const job *j, double value);
-
-/* Seconds that are left of the minutes. */
-double job_left(const job *j);
-
-/* Whether models compute on the CPU, by choice or for want of a GPU. */
-bool job_has_cpu_alone(const job *j);
-
-/* Say which stage begins, or why it does not: the seconds that it needs. */
-void job_begin_stage(job *j, const char *what);
-void job_skip_stage(job *j, const char *what, double needed);
-
-/* Says how often a way errs on the test documents. */
-void job_say_error(const job *j, int way);
-
-/* Takes what margins, with their scale, say of the documents held out and for testing. */
-void job_take_margins(job *j, int way, const double *valid, const double *test, double scale);
-
 #endif
