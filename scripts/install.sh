@@ -13,6 +13,7 @@ packages=(
   zlib1g-dev liblzma-dev libyaml-dev libcsv-dev libcjson-dev  # the program's libraries
   libcmocka-dev liblinear-dev                     # unit tests
   python3 python3-numpy python3-sklearn python3-networkx  # tests against other programs
+  help2man                                        # man pages
   xz-utils                                        # the quickstart's comparison
 )
 release=(dpkg-dev patchelf git python3-pip python3-setuptools python3-wheel)
