@@ -95,14 +95,16 @@ class Classify(cli.Case):
         self.assertEqual((made["text_steps"], made["C"] > 0, made["passes"] > 0), (10, True, True))
 
     def test_given_model_and_test_documents(self):
-        """Each way's test error is that of predict on the test documents."""
-        self.train()
+        """Each way's test error is that of predict on the test documents; Adam tunes what Muon has trained."""
+        self.train("--set", "train.optimizer=muon", "--set", "model.graph=dense")
         self.write("a.csv", as_csv(reviews(300, 1, noise=0)))
         self.write("b.tsv", "".join(f"{label}\t{text}\n" for text, label in reviews(200, 2, noise=0.2)) +
                    "-1\tnobody says\n")
         made, _ = self.classify("--train", "a.csv", "--test", "b.tsv", "--model", "run", "--out", "out")
         self.assertEqual(made["test_documents"], 200)
         self.assertIn('<div id="documents">', self.read("out/index.html").decode())  # mistakes, coloured
+        tuned, = (self.folder / "out").glob("tuned-*/config.yaml")
+        self.assertIn("optimizer: adam", tuned.read_text())
         kept, = (self.folder / "out").glob("model-*.safetensors")
         if made["joined"] == "features":
             self.assertEqual(kept.read_bytes(), self.read("run/last.safetensors"))

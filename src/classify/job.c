@@ -358,6 +358,7 @@ static bool make_tuned(job *j, double seconds, error *err) {
             (j->how->steps > 0 || set_number(&o, "train.minutes", p.minutes, err)) &&
             set_number(&o, "train.epochs", TUNING_EPOCHS, err) &&
             set_number(&o, "train.valid_every", every, err) &&
+            config_assign(&o.config, "train.optimizer=adam", err) &&
             set_number(&o, "train.warmup", 50, err) && set_number(&o, "train.lr", 0.002, err) &&
             set_number(&o, "train.average", 0.99, err) &&
             set_number(&o, "train.weight_decay", 0.1, err) &&
