@@ -165,20 +165,6 @@ class Uses(cli.Case):
                     self.assertEqual(bpc, expected)
                     self.assertEqual(self.read("f.json"), self.read("expected.json"))  # with the labels' names
         self.assertEqual(numpy.load(self.folder / "f.labels.npy").tolist()[4:], [-1])
-        # Equal texts are equal in every format, also those with line breaks.
-        self.write("named.tsv", re.sub(r"(?m)^\S+\t", "pos\t", documents(40, 1).decode()))
-        for part, other in ("train", "valid"), ("valid", "train"):
-            _, err = self.run_program("train", "config.yaml", "--set", f"data.{part}=[rows.tsv,named.tsv]", "--set",
-                                      f"data.{other}=named.tsv", "--set", "data.exclude=rows.jsonl", "--set", "train.steps=1",
-                                      "--set", "train.batch=1", *self.cpu, "--out", "excluding", "--overwrite")
-            self.assertIn("data: 4 documents excluded", err)
-        self.write("more.csv", "what\n" + "more of the same words\n" * 9)
-        _, err = self.run_program("train", "--data", "other.csv", "more.csv", "--set", "data.text_column=what", "--set",
-                                  "data.exclude=rows.tsv", "--set", "train.steps=1", *self.cpu, "--out", "named")
-        self.assertIn("data: 4 documents excluded", err)
-        self.write("half.jsonl", '{"text": "a"}\n{"text": null}\n{"id": 3}\n')
-        _, err = self.run_program("features", "m.safetensors", "--data", "half.jsonl", "--out", "f", *self.cpu)
-        self.assertIn("half.jsonl: left out 2 rows without a text", err)
         self.refused("other.csv:1: expected the names of columns, one of them when, found text, label, how, what",
                      "eval", "m.safetensors", "--data", "other.csv", "--label-column", "when", *self.cpu)
         self.write("source/one.json", '{"name": "a program"}\n')

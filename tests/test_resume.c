@@ -107,25 +107,6 @@ static void test_lowered_limit(void **state) {
     assert_memory_equal(&r, &again, sizeof r);
 }
 
-static void test_finished(void **state) {
-    (void)state;
-    train_result r = run("finished", TRAIN_FRESH, "train.steps=10");
-    size_t size[2];
-    char *before = read_run_file("finished", "last.state", &size[0]);
-    train_result again = run("finished", TRAIN_RESUME, "train.steps=10");
-    char *after = read_run_file("finished", "last.state", &size[1]);
-    assert_int_equal(again.steps, r.steps);
-    assert_int_equal(again.bytes, r.bytes);
-    assert_true(again.epochs == r.epochs && again.seconds == r.seconds);
-    assert_true(again.bytes_per_second == r.bytes_per_second && again.valid_bpc == r.valid_bpc);
-    assert_int_equal(again.parameters, r.parameters);
-    assert_string_equal(again.checkpoint, r.checkpoint);
-    assert_int_equal(size[0], size[1]);
-    assert_memory_equal(before, after, size[0]);
-    free(before);
-    free(after);
-}
-
 /* A signal before the first update, or between two updates, loses nothing. */
 static void test_signal_between_updates(void **state) {
     (void)state;
@@ -287,9 +268,14 @@ static void test_refused_changes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_resume_fp32),     TEST(test_resume_bf16), TEST(test_raised_limit),
-        TEST(test_lowered_limit),   TEST(test_finished),    TEST(test_signal_between_updates),
-        TEST(test_lost_updates),    TEST(test_run_in_next), TEST(test_own_config),
+        TEST(test_resume_fp32),
+        TEST(test_resume_bf16),
+        TEST(test_raised_limit),
+        TEST(test_lowered_limit),
+        TEST(test_signal_between_updates),
+        TEST(test_lost_updates),
+        TEST(test_run_in_next),
+        TEST(test_own_config),
         TEST(test_refused_changes),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);

@@ -4,8 +4,6 @@ beside the config, standard input, help wherever it is asked for, man pages and 
     /usr/bin/python3 tests/ways_in.py BUILD/smallworld [CLASS.TEST...]
 """
 
-import gzip
-import json
 import os
 import re
 import subprocess
@@ -118,7 +116,7 @@ class Data(Case):
 
     def test_init(self):
         """--init takes over the model, but for what --set says, and with a config the weights alone."""
-        first = self.results("train", "config.yaml", "--out", "first", "--set", "train.steps=2")
+        self.results("train", "config.yaml", "--out", "first", "--set", "train.steps=2")
         how = ["--init", "first", *self.cpu, "--set", "train.steps=1", "--set", "train.lr=1e-30"]
         _, err = self.run_program("train", "--data", "valid.tsv", *how, "--out", "second")
         self.assertNotIn("model.", err.split("chosen")[1].split("\n")[0])
@@ -199,15 +197,6 @@ class Runs(Case):
         self.write("train.tsv", documents(30, 5))  # the file in the current folder comes first
         self.results("train", "project/config.yaml", "--out", "other")
         self.assertIn(b'train: ["train.tsv"]', self.read("other/config.yaml"))
-
-    def test_byte_order_mark(self):
-        self.train()
-        self.write("marked.tsv", b"\xef\xbb\xbf" + self.read("valid.tsv"))
-        self.write("packed.tsv.gz", gzip.compress(self.read("marked.tsv")))
-        expected = self.results("eval", "run", "--data", "valid.tsv", *self.cpu)
-        for name in "marked.tsv", "packed.tsv.gz":
-            result = self.results("eval", "run", "--data", name, *self.cpu)
-            self.assertEqual((result["bpc"], result["bytes"]), (expected["bpc"], expected["bytes"]))
 
 
 class Help(Case):
