@@ -128,7 +128,7 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key,
                       windowsVirtualKeyCode=code)
 
-    def wait(self, script, seconds=10):
+    def wait(self, script, seconds=300):
         end = time.monotonic() + seconds
         while not (value := self.run(script)):
             if time.monotonic() > end:

@@ -51,7 +51,7 @@ class Case(unittest.TestCase):
             self.skipTest("no MPI")
 
     def run_program(self, *command, status=0, **environment):
-        done = subprocess.run(command, cwd=self.path, text=True, capture_output=True, timeout=120,
+        done = subprocess.run(command, cwd=self.path, text=True, capture_output=True, timeout=900,
                               env={**os.environ, **environment})
         self.assertEqual(done.returncode == 0, status == 0, done.stderr)
         return done
@@ -82,7 +82,7 @@ class Training(Case):
 
     def train(self, ranks, *flags, mpi=False, status=0):
         done = subprocess.run(self.command(ranks, *flags, mpi=mpi), cwd=self.path, text=True,
-                              capture_output=True, timeout=120)
+                              capture_output=True, timeout=900)
         self.assertEqual(done.returncode, status, done.stderr)
         return done
 
@@ -207,7 +207,7 @@ class Training(Case):
                     step = int(found[1]) if found else 0
             for rank in self.children(run) if run.poll() is None else []:
                 os.kill(rank, signal.SIGKILL)
-            run.wait(timeout=30)
+            run.wait(timeout=900)
             step = int(re.search(rb'"step": "(\d+)"', state.read_bytes()[:4096])[1])
             if step % 40:
                 break
@@ -231,7 +231,7 @@ class Training(Case):
             if which == "suspended":
                 os.kill(ranks[1], signal.SIGSTOP)
             os.kill(ranks[1] if which == "rank" else run.pid, signal.SIGTERM)
-            _, told = run.communicate(timeout=30)
+            _, told = run.communicate(timeout=900)
             self.assertEqual(run.returncode, 128 + signal.SIGTERM, told)
             self.assertIn("stopped after step", told)
             step = self.metrics("run")[-1]["step"]
@@ -247,14 +247,14 @@ class Training(Case):
         os.kill(ranks[1], signal.SIGCONT)
         time.sleep(0.5)
         run.terminate()
-        _, told = run.communicate(timeout=30)
+        _, told = run.communicate(timeout=900)
         self.assertEqual(told.count("silent"), 1, told)
         self.assertIn(f"rank 1 (process {ranks[1]}) has been silent for 0.5 seconds; the others wait", told)
 
     def test_killed(self):
         run, ranks = self.start()
         os.kill(ranks[1], signal.SIGKILL)
-        _, told = run.communicate(timeout=30)
+        _, told = run.communicate(timeout=900)
         self.assertEqual(run.returncode, 1)
         self.assertIn(f"rank 1 (process {ranks[1]}) was killed by signal 9", told)
         self.assertEqual(list((self.path / "run").glob("*.tmp")), [])
@@ -269,7 +269,7 @@ class Training(Case):
                 (["--gpus", "2", "--set", "model.hidden=33"], "model.hidden"),
                 (["--gpus", "0"], "--gpus: ")):
             done = subprocess.run([PROGRAM, "train", "config.yaml", "--out", "no", *flags],
-                                  cwd=self.path, text=True, capture_output=True, timeout=60)
+                                  cwd=self.path, text=True, capture_output=True, timeout=900)
             self.assertNotEqual(done.returncode, 0)
             self.assertEqual(sum(message in line for line in done.stderr.splitlines()), 1,
                              done.stderr)
@@ -310,7 +310,7 @@ class Training(Case):
             self.fail("nobody named the silent rank")
         os.kill(ranks[-1], signal.SIGCONT)
         os.kill(ranks[-1], signal.SIGKILL)
-        _, told = run.communicate(timeout=30)
+        _, told = run.communicate(timeout=900)
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("rank 1", told)
 
@@ -388,7 +388,7 @@ class Reading(Case):
     def test_killed(self):
         run, ranks = self.start(self.features("f", "--gpus", "2"))
         os.kill(ranks[1], signal.SIGKILL)
-        _, told = run.communicate(timeout=30)
+        _, told = run.communicate(timeout=900)
         self.assertEqual(run.returncode, 1)
         self.assertIn(f"rank 1 (process {ranks[1]}) was killed by signal 9", told)
         self.assert_nothing_written()
@@ -396,7 +396,7 @@ class Reading(Case):
     def test_stopped(self):
         run, ranks = self.start(self.features("f", "--gpus", "2"))
         run.terminate()
-        _, told = run.communicate(timeout=30)
+        _, told = run.communicate(timeout=900)
         self.assertEqual((run.returncode, told), (128 + signal.SIGTERM, ""))
         self.assert_nothing_written()
         self.assertFalse(Path(f"/proc/{ranks[0]}").exists())
@@ -406,7 +406,7 @@ class Reading(Case):
         self.need_mpi()
         run, ranks = self.start([*MPIRUN, "2", *self.features("f")])
         os.kill(ranks[-1], signal.SIGKILL)
-        _, told = run.communicate(timeout=30)
+        _, told = run.communicate(timeout=900)
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("rank 1", told)
         self.assert_nothing_written()
@@ -478,7 +478,7 @@ class Classifying(Case):
                                       [PROGRAM, "classify", "--train", "train.tsv", "--out", "out", "--device", "cpu",
                                        "--minutes", "9", "--gpus", "2"])
         os.kill(ranks[1], signal.SIGKILL)
-        _, told = run.communicate(timeout=30)
+        _, told = run.communicate(timeout=900)
         self.assertEqual(run.returncode, 1)
         self.assertIn(f"rank 1 (process {ranks[1]}) was killed by signal 9", told)
         self.assertFalse((self.path / "out/classifier.safetensors").exists())
