@@ -4,6 +4,7 @@
 #include "core/file.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -205,6 +206,21 @@ static void test_space(void **state) {
     assert_non_null(strstr(err.text, " left; expected another disk"));
 }
 
+static void assert_word(const char *path, const char *expected) {
+    char *word = file_shell_word(path);
+    assert_string_equal(word, expected);
+    free(word);
+}
+
+static void test_shell_words(void **state) {
+    (void)state;
+    assert_word("runs/a_1.x", "runs/a_1.x");
+    assert_word("a b'c", "'a b'\\''c'");
+    assert_word("-x", "'./-x'");
+    assert_word("\xff\n'\\ a\xc3\xa9", "$'\\xff\\x0a\\x27\\x5c a\\xc3\\xa9'");
+    assert_word("\xc3\xa9", "'\xc3\xa9'");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_space),
@@ -214,6 +230,7 @@ int main(void) {
         cmocka_unit_test(test_cut_while_mapped),
         cmocka_unit_test(test_map),
         cmocka_unit_test(test_make_folder),
+        cmocka_unit_test(test_shell_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,8 +3,6 @@
 
 #include "core/utf8.h"
 
-#include <stdlib.h>
-
 static size_t encode(uint32_t code, int more, uint8_t *out) {
     static const uint8_t lead[] = {0, 0xC0, 0xE0, 0xF0};
     out[0] = (uint8_t)(lead[more] | code >> 6 * more);
@@ -50,24 +48,9 @@ static void test_printable(void **state) {
     assert_string_equal(text, "a? ? ? ? ? ? \xc3\xa9\xf0\x9f\x98\x80");
 }
 
-static void assert_word(const char *path, const char *expected) {
-    char *word = utf8_shell_path(path);
-    assert_string_equal(word, expected);
-    free(word);
-}
-
-static void test_shell_paths(void **state) {
-    (void)state;
-    assert_word("runs/a_1.x", "runs/a_1.x");
-    assert_word("a b'c", "'a b'\\''c'");
-    assert_word("-x", "'./-x'");
-    assert_word("\xff\n'\\ a\xc3\xa9", "$'\\xff\\x0a\\x27\\x5c a\\xc3\\xa9'");
-    assert_word("\xc3\xa9", "'\xc3\xa9'");
-}
-
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_characters), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_printable), cmocka_unit_test(test_shell_paths)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_characters),
+                                       cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_printable)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,6 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/number.h"
-#include "core/utf8.h"
 #include "probe/probe.h"
 #include "train/defaults.h"
 #include "train/trainer.h"
@@ -582,7 +581,7 @@ static bool write_page(job *j, error *err) {
     saved_probe probe = {0};
     reading read = {0};
     char *path = mem_format("%s/%s", j->how->out, j->probe_name);
-    char *page = mem_format("%s/index.html", j->how->out), *folder = utf8_shell_path(j->how->out);
+    char *page = mem_format("%s/index.html", j->how->out), *folder = file_shell_word(j->how->out);
     char *title = mem_format("Classes of %s", j->how->files.train);
     char *command = mem_format("smallworld predict %s --text FILE", folder);
     size_t *confusion = ways_confusion(&j->ways, j->examples.classes.count, j->examples.test.class);

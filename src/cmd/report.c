@@ -1,9 +1,9 @@
 /* smallworld report: write a page and a model card about a run. */
 #include "page/report.h"
 #include "cmd/cli.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/utf8.h"
 #include "data/sequence.h"
 #include "data/source.h"
 #include "data/texts.h"
@@ -246,7 +246,7 @@ static bool write_report(const arguments *a, material *m, const char *page, cons
     if (m->texts && !read_text(a, m, err)) return false;
     if (a->sample > 0 && !write_sample(a, m, err)) return false;
     char *data = config_join(&a->files);
-    char *folder = utf8_shell_path(a->folder);
+    char *folder = file_shell_word(a->folder);
     char *command = mem_format("smallworld generate %s --bytes %" PRId64 " --temperature %g",
                                folder, a->sample, sample_temperature);
     free(folder);

@@ -3,7 +3,6 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/utf8.h"
 #include "train/defaults.h"
 #include "train/trainer.h"
 
@@ -124,7 +123,7 @@ static void print_json(const train_result *r) {
 /* Says what came of the run and what to type next. */
 static void summarise(const train_result *r, const char *folder) {
     char took[32], size[16], bpc[64] = "";
-    char *name = utf8_shell_path(folder);
+    char *name = file_shell_word(folder);
     if (r->signal) {
         log_line("next: smallworld train --resume %s", name);
         free(name);

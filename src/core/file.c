@@ -3,6 +3,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/overwrite.h"
+#include "core/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -443,4 +444,30 @@ const char *file_scratch_folder(void) {
     const char *folder = getenv("TMPDIR");
     if (folder && *folder) return folder;
     return access("/var/tmp", W_OK) == 0 ? "/var/tmp" : "/tmp";
+}
+
+char *file_shell_word(const char *text) {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
+    if (text[strspn(text, plain)] == '\0' && *text != '-') return mem_string(text);
+    char *printable = mem_string(text), *word;
+    size_t size;
+    utf8_make_printable(printable);
+    const bool escapes = strcmp(printable, text) != 0;
+    free(printable);
+    FILE *out = mem_stream(&word, &size);
+    fprintf(out, "%s'%s", escapes ? "$" : "", *text == '-' ? "./" : "");
+    for (; *text; text++) {
+        const uint8_t byte = (uint8_t)*text;
+        if (escapes && (byte < 0x20 || byte >= 0x7F || byte == '\\' || byte == '\'')) {
+            fprintf(out, "\\x%02x", byte);
+        } else if (byte == '\'') {
+            fputs("'\\''", out);
+        } else {
+            fputc(byte, out);
+        }
+    }
+    fputc('\'', out);
+    mem_stream_end(out);
+    return word;
 }

@@ -90,4 +90,8 @@ bool file_folder_is_locked(const char *path);
  * does not work, so that no other disk is filled instead. */
 const char *file_scratch_folder(void);
 
+/* A word that a shell reads as the path `text`: as it is, in quotes, or in $'...' with escapes of
+ * what must not be printed. A path that begins with '-' gets './' in front. The caller frees it. */
+char *file_shell_word(const char *text);
+
 #endif

@@ -1,9 +1,5 @@
 #include "core/utf8.h"
 
-#include "core/memory.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 size_t utf8_length(const uint8_t *text, size_t left) {
@@ -69,30 +65,4 @@ void utf8_make_printable(char *text) {
         }
     }
     *out = '\0';
-}
-
-char *utf8_shell_path(const char *text) {
-    static const char plain[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
-    if (text[strspn(text, plain)] == '\0' && *text != '-') return mem_string(text);
-    char *printable = mem_string(text), *word;
-    size_t size;
-    utf8_make_printable(printable);
-    const bool escapes = strcmp(printable, text) != 0;
-    free(printable);
-    FILE *out = mem_stream(&word, &size);
-    fprintf(out, "%s'%s", escapes ? "$" : "", *text == '-' ? "./" : "");
-    for (; *text; text++) {
-        const uint8_t byte = (uint8_t)*text;
-        if (escapes && (byte < 0x20 || byte >= 0x7F || byte == '\\' || byte == '\'')) {
-            fprintf(out, "\\x%02x", byte);
-        } else if (byte == '\'') {
-            fputs("'\\''", out);
-        } else {
-            fputc(byte, out);
-        }
-    }
-    fputc('\'', out);
-    mem_stream_end(out);
-    return word;
 }

@@ -19,10 +19,6 @@ bool utf8_is_control(uint32_t code);
 /* Replaces such characters, and what is not UTF-8, by '?': names and text may hold any byte. */
 void utf8_make_printable(char *text);
 
-/* A word that a shell reads as the path `text`: as it is, in quotes, or in $'...' with escapes of
- * what must not be printed. A path that begins with '-' gets './' in front. The caller frees it. */
-char *utf8_shell_path(const char *text);
-
 /* The length of the byte order mark that the text begins with, 3 or 0. */
 size_t utf8_mark_length(const uint8_t *text, size_t length);
 

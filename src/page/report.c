@@ -173,7 +173,7 @@ static facts collect(const report *r) {
 
 /* Returns the command that makes the same run again from its folder. */
 static char *command_of(const report *r) {
-    char *config = mem_format("%s/config.yaml", r->folder), *word = utf8_shell_path(config);
+    char *config = mem_format("%s/config.yaml", r->folder), *word = file_shell_word(config);
     char *command = mem_format("smallworld train %s --out runs/again", word);
     free(config);
     free(word);
