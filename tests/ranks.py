@@ -62,9 +62,7 @@ class Case(unittest.TestCase):
                                stderr=subprocess.PIPE)
         self.addCleanup(run.stderr.close)
         self.addCleanup(run.kill)
-        for _ in range(600):
-            if begun():
-                break
+        while not begun() and run.poll() is None:
             time.sleep(0.05)
         return run, self.children(run)
 
