@@ -9,7 +9,7 @@
 
 enum { ROWS = 32, AHEAD = 4 /* loads of 16 bytes that are under way together */ };
 
-/* What the kernel needs of a stage. Row r of the table is row source_row(r) of a step's gradient. */
+/* What the kernel needs of a stage. Row r of the table is row source_row(r) of a gradient. */
 typedef struct table_view {
     const void *gradient;
     const uint8_t *bytes;
