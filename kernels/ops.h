@@ -28,8 +28,8 @@
 #include <string.h>
 
 enum {
-    VOCABULARY = 256,     /* bytes */
-    DECAY_GROUP = 256     /* neighbouring weights that share flags, see adam */
+    VOCABULARY = 256, /* bytes */
+    DECAY_GROUP = 256 /* neighbouring weights that share flags, see adam */
 };
 
 enum { GROUP_DECAYS = 1, GROUP_OF_MUON = 2 };
