@@ -745,7 +745,7 @@ template <typename S, bool BACK> struct hub_consumer {
                                                        uint32_t (&dz)[PAIRS]) {
         float sum[U / 2];
         gates_inputs in[J];
-        gates_factors factors[J];
+        gates_factors factors[J]; /* found while chunks are multiplied, and the next ones come */
         uint32_t dropped = 0;
         const int chunks = round < 0 ? 0 : p.chunks;
 #pragma unroll
@@ -756,7 +756,6 @@ template <typename S, bool BACK> struct hub_consumer {
             if (asked) sum[k] += to_float(p.dx[place_of(k)]);
         }
         if (p.dropout_threshold > 0) dropped = draw_dropout(t);
-            /* Factors are found while chunks are multiplied, and the next ones come. */
 #pragma unroll
         for (int j = 0; j < J; j++) {
             auto find = [&] { find_factors(in[j], j, dropped, c, factors[j]); };
