@@ -12,7 +12,9 @@ else
   scripts/install.sh # without Chromium, its tests are skipped
 fi
 scripts/build.sh "$build" "$@"
-ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure --no-tests=error | tee "$build/tests.txt"
+# Tests that wait for a command give up after ten minutes; one that does not is ended after fifteen.
+ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure --no-tests=error --timeout 900 |
+  tee "$build/tests.txt"
 
 if [ "${SMALLWORLD_REQUIRE_ALL_TESTS:-0}" = 1 ]; then
   skipped=$(sed -nE 's/^.*- ([^ ]+) \((Skipped|Not Run|Disabled)\)$/\1/p' "$build/tests.txt")

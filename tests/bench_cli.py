@@ -27,7 +27,7 @@ def run(*arguments):
     """The program's result. No GPU is visible to it."""
     hidden = dict(os.environ, CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="2", OMP_WAIT_POLICY="passive")
     return subprocess.run([PROGRAM, "bench", *arguments], cwd=ROOT, env=hidden, text=True,
-                          capture_output=True, timeout=900)
+                          capture_output=True, timeout=600)
 
 
 class Conv(unittest.TestCase):

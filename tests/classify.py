@@ -206,7 +206,7 @@ class Classify(cli.Case):
             process.stdin.flush()
             line = json.loads(process.stdout.readline())
             self.assertEqual(line["class"], "good" if "great" in text else "bad")
-        process.communicate(timeout=900)
+        process.communicate(timeout=600)
 
     def test_three_classes_beside_sklearn(self):
         """The n-grams err about as often as scikit-learn's on the same kind of features."""
@@ -335,7 +335,7 @@ class Classify(cli.Case):
             shutil.copytree(self.folder / "old", self.folder / "out")
             done = self.start("classify", "--train", "b.csv", "--model", "run", "--out", "out", "--overwrite",
                               *self.cpu, preexec_fn=cli.limit_files(1024 * limit))
-            done.communicate(timeout=900)
+            done.communicate(timeout=600)
             self.assertEqual(said("out"), old if done.returncode else new, limit)
         # Two at once: the second one is refused.
         process = self.start("classify", "--train", "a.csv", "--out", "two", "--minutes", "1", *self.cpu)
@@ -347,7 +347,7 @@ class Classify(cli.Case):
             self.assertIn("two: another run is using it", err)
         finally:
             process.terminate()
-            process.communicate(timeout=900)
+            process.communicate(timeout=600)
 
     def test_reads_as_its_model(self):
         """Of a model that reads entities, the classifier reads them too: nothing else tells these classes."""

@@ -93,7 +93,7 @@ class Case(unittest.TestCase):
 
     def run_program(self, *arguments, status=0, **options):
         process = self.start(*arguments, **options)
-        out, err = process.communicate(timeout=900)
+        out, err = process.communicate(timeout=600)
         self.assertEqual(process.returncode, status, f"{arguments}: {err}")
         return out, err
 

@@ -66,7 +66,7 @@ class Signals(cli.Case):
             for _ in range(2):  # as timeout sends it, to the process and at once to its group
                 process.send_signal(number)
                 time.sleep(0.0002)  # two that are pending together would arrive as one
-            out, err = process.communicate(timeout=900)
+            out, err = process.communicate(timeout=600)
             self.assertEqual(process.returncode, 128 + number)
             steps = json.loads(out)["steps"]
             self.assertTrue(lines <= steps < self.STEPS)
@@ -82,7 +82,7 @@ class Signals(cli.Case):
         self.assertIsNone(process.poll(), "over before the signal")
         sent = time.monotonic()
         process.send_signal(number)
-        _, err = process.communicate(timeout=900)
+        _, err = process.communicate(timeout=600)
         self.assertLess(time.monotonic() - sent, 5)
         self.assertEqual(process.returncode, 128 + number)
         return err
@@ -109,7 +109,7 @@ class Signals(cli.Case):
     def test_hang_up(self):
         process = self.start_and_wait(10)
         process.send_signal(signal.SIGHUP)
-        _, err = process.communicate(timeout=900)
+        _, err = process.communicate(timeout=600)
         self.assertEqual(process.returncode, 128 + signal.SIGHUP)
         self.assertIn("--resume goes on", err)
         # A signal that is ignored, as under nohup, stays ignored.
@@ -117,7 +117,7 @@ class Signals(cli.Case):
         process = self.start("train", "config.yaml", "--out", "run", "--resume", **ignore)
         time.sleep(0.2)
         process.send_signal(signal.SIGHUP)
-        process.communicate(timeout=900)
+        process.communicate(timeout=600)
         self.assertEqual(process.returncode, 0)
 
     def test_second_signal(self):
@@ -135,7 +135,7 @@ class Signals(cli.Case):
         self.assertIsNone(process.poll(), "the first signal waits for the update")
         sent = time.monotonic()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=900)
+        process.communicate(timeout=600)
         self.assertLess(time.monotonic() - sent, 5)
         self.assertEqual(process.returncode, -signal.SIGINT)
 

@@ -113,7 +113,7 @@ class Train(cli.Case):
             process = self.start("train", "config.yaml", "--set", "data.train=rare.tsv", "--set", "data.valid=null",
                                  "--set", "train.label_weight=1", "--set", "train.class_weight=balanced", "--set",
                                  "train.steps=1", "--out", "rare", "--overwrite")
-            _, err = process.communicate(timeout=900)
+            _, err = process.communicate(timeout=600)
             if process.returncode:
                 break
         self.assertIn("train.class_weight: balanced has no meaning for class 'rare', all documents of which are held out", err)

@@ -339,7 +339,7 @@ class Uses(cli.Case):
         self.write("else.tsv", documents(sized(3000), 6))
         command = ["features", "m.safetensors", *self.cpu, "--out", "f", "--data"]
         both = [self.start(*command, name) for name in ("long.tsv", "else.tsv")]
-        ends = [(process.communicate(timeout=900), process.returncode) for process in both]
+        ends = [(process.communicate(timeout=600), process.returncode) for process in both]
         self.assertEqual(sorted(status for _, status in ends), [0, 1], ends)
         for (_, err), status in ends:
             self.assertEqual("cannot write f.npy: another program is writing it" in err, bool(status))

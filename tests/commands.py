@@ -45,7 +45,7 @@ def blocks():
 
 def run(*command, **options):
     return subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, errors="replace",
-                          timeout=900, **options)
+                          timeout=600, **options)
 
 
 def shell(text, environment=None):

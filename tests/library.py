@@ -354,7 +354,7 @@ class Models(unittest.TestCase):
                 "import os, signal, threading, time, numpy, smallworld\n"
                 f"model = smallworld.Model.load({str(FOLDER / 'm.safetensors')!r}, device='cpu', "
                 f"threads={how.get('threads', 1)})\n")
-        return run(sys.executable, "-c", head + text, timeout=900)
+        return run(sys.executable, "-c", head + text, timeout=600)
 
     def test_fork(self):
         text = ("model.features(['a cat', 'a dog'] * 40)\nif os.fork() == 0:\n"

@@ -318,8 +318,8 @@ class Plot(Page):
             self.assertIn("http-equiv=\"refresh\"", (self.folder / "page.html").read_text())
         finally:
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=900)
-        self.assertEqual(follower.wait(900), 0)
+            process.communicate(timeout=600)
+        self.assertEqual(follower.wait(600), 0)
         follower.communicate()
         self.assertNotIn("refresh", self.open("page.html"))
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -51,7 +52,7 @@ class Case(unittest.TestCase):
             self.skipTest("no MPI")
 
     def run_program(self, *command, status=0, **environment):
-        done = subprocess.run(command, cwd=self.path, text=True, capture_output=True, timeout=900,
+        done = subprocess.run(command, cwd=self.path, text=True, capture_output=True, timeout=600,
                               env={**os.environ, **environment})
         self.assertEqual(done.returncode == 0, status == 0, done.stderr)
         return done
@@ -80,7 +81,7 @@ class Training(Case):
 
     def train(self, ranks, *flags, mpi=False, status=0):
         done = subprocess.run(self.command(ranks, *flags, mpi=mpi), cwd=self.path, text=True,
-                              capture_output=True, timeout=900)
+                              capture_output=True, timeout=600)
         self.assertEqual(done.returncode, status, done.stderr)
         return done
 
@@ -205,7 +206,7 @@ class Training(Case):
                     step = int(found[1]) if found else 0
             for rank in self.children(run) if run.poll() is None else []:
                 os.kill(rank, signal.SIGKILL)
-            run.wait(timeout=900)
+            run.wait(timeout=600)
             step = int(re.search(rb'"step": "(\d+)"', state.read_bytes()[:4096])[1])
             if step % 40:
                 break
@@ -229,7 +230,7 @@ class Training(Case):
             if which == "suspended":
                 os.kill(ranks[1], signal.SIGSTOP)
             os.kill(ranks[1] if which == "rank" else run.pid, signal.SIGTERM)
-            _, told = run.communicate(timeout=900)
+            _, told = run.communicate(timeout=600)
             self.assertEqual(run.returncode, 128 + signal.SIGTERM, told)
             self.assertIn("stopped after step", told)
             step = self.metrics("run")[-1]["step"]
@@ -245,14 +246,14 @@ class Training(Case):
         os.kill(ranks[1], signal.SIGCONT)
         time.sleep(0.5)
         run.terminate()
-        _, told = run.communicate(timeout=900)
+        _, told = run.communicate(timeout=600)
         self.assertEqual(told.count("silent"), 1, told)
         self.assertIn(f"rank 1 (process {ranks[1]}) has been silent for 0.5 seconds; the others wait", told)
 
     def test_killed(self):
         run, ranks = self.start()
         os.kill(ranks[1], signal.SIGKILL)
-        _, told = run.communicate(timeout=900)
+        _, told = run.communicate(timeout=600)
         self.assertEqual(run.returncode, 1)
         self.assertIn(f"rank 1 (process {ranks[1]}) was killed by signal 9", told)
         self.assertEqual(list((self.path / "run").glob("*.tmp")), [])
@@ -267,7 +268,7 @@ class Training(Case):
                 (["--gpus", "2", "--set", "model.hidden=33"], "model.hidden"),
                 (["--gpus", "0"], "--gpus: ")):
             done = subprocess.run([PROGRAM, "train", "config.yaml", "--out", "no", *flags],
-                                  cwd=self.path, text=True, capture_output=True, timeout=900)
+                                  cwd=self.path, text=True, capture_output=True, timeout=600)
             self.assertNotEqual(done.returncode, 0)
             self.assertEqual(sum(message in line for line in done.stderr.splitlines()), 1,
                              done.stderr)
@@ -299,16 +300,17 @@ class Training(Case):
         os.environ["SMALLWORLD_SILENCE"] = "0.5"
         self.addCleanup(os.environ.pop, "SMALLWORLD_SILENCE")
         run, ranks = self.start(mpi=True)
-        os.kill(ranks[-1], signal.SIGSTOP)
-        silent = "rank 1 has been silent for 0.5 seconds; the others wait for it"
-        for line in run.stderr:
-            if silent in line:
-                break
-        else:
-            self.fail("nobody named the silent rank")
-        os.kill(ranks[-1], signal.SIGCONT)
-        os.kill(ranks[-1], signal.SIGKILL)
-        _, told = run.communicate(timeout=900)
+        patience = threading.Timer(600, run.terminate)
+        patience.start()
+        self.addCleanup(patience.cancel)
+        for rank, process in enumerate(ranks):  # the second one is suspended where it waits for the first
+            os.kill(process, signal.SIGSTOP)
+            os.kill(ranks[0], signal.SIGCONT) if rank else None
+            named = f"rank {rank} has been silent for 0.5 seconds; the others wait for it"
+            self.assertTrue(any(named in line for line in run.stderr), named)
+        os.kill(ranks[1], signal.SIGCONT)
+        os.kill(ranks[1], signal.SIGKILL)
+        _, told = run.communicate(timeout=600)
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("rank 1", told)
 
@@ -386,7 +388,7 @@ class Reading(Case):
     def test_killed(self):
         run, ranks = self.start(self.features("f", "--gpus", "2"))
         os.kill(ranks[1], signal.SIGKILL)
-        _, told = run.communicate(timeout=900)
+        _, told = run.communicate(timeout=600)
         self.assertEqual(run.returncode, 1)
         self.assertIn(f"rank 1 (process {ranks[1]}) was killed by signal 9", told)
         self.assert_nothing_written()
@@ -394,7 +396,7 @@ class Reading(Case):
     def test_stopped(self):
         run, ranks = self.start(self.features("f", "--gpus", "2"))
         run.terminate()
-        _, told = run.communicate(timeout=900)
+        _, told = run.communicate(timeout=600)
         self.assertEqual((run.returncode, told), (128 + signal.SIGTERM, ""))
         self.assert_nothing_written()
         self.assertFalse(Path(f"/proc/{ranks[0]}").exists())
@@ -404,7 +406,7 @@ class Reading(Case):
         self.need_mpi()
         run, ranks = self.start([*MPIRUN, "2", *self.features("f")])
         os.kill(ranks[-1], signal.SIGKILL)
-        _, told = run.communicate(timeout=900)
+        _, told = run.communicate(timeout=600)
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("rank 1", told)
         self.assert_nothing_written()
@@ -476,7 +478,7 @@ class Classifying(Case):
                                       [PROGRAM, "classify", "--train", "train.tsv", "--out", "out", "--device", "cpu",
                                        "--minutes", "9", "--gpus", "2"])
         os.kill(ranks[1], signal.SIGKILL)
-        _, told = run.communicate(timeout=900)
+        _, told = run.communicate(timeout=600)
         self.assertEqual(run.returncode, 1)
         self.assertIn(f"rank 1 (process {ranks[1]}) was killed by signal 9", told)
         self.assertFalse((self.path / "out/classifier.safetensors").exists())

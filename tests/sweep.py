@@ -86,7 +86,7 @@ class Sweep(unittest.TestCase):
             self.assertIsNone(process.poll())
             time.sleep(0.01)
         process.terminate()
-        self.assertEqual(process.communicate(timeout=900)[1], "stopped; the same command goes on\n")
+        self.assertEqual(process.communicate(timeout=600)[1], "stopped; the same command goes on\n")
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
         self.assertIn("--resume goes on", (self.path / "out/long.log").read_text())
         self.assertFalse((self.path / "out/next").exists())

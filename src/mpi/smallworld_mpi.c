@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static const char *version(void) {
@@ -27,54 +28,42 @@ static bool start(int *rank, int *count, int *local, int *local_count) {
     return true;
 }
 
-/* Which rank hears that this one has come to a gathering. */
-static int listener_of(int rank) {
-    return rank ? 0 : 1;
-}
-
-/* Watches until a gathering is done, at first without giving the processor away. */
-static void watch(MPI_Request *request, MPI_Request *arrivals, int ranks, double patience,
-                  void (*silent)(int rank)) {
+/* Every rank tells its own to every other, so that each knows whom it waits for: one that has not
+ * come, or one that was suspended on its way out. Waits at first without giving the processor away.
+ * Rank 0 names who is silent, and rank 1 names rank 0. */
+static bool gather(const void *mine, size_t bytes, void *all, double patience,
+                   void (*silent)(int rank)) {
     enum { SPINS = 2000 };
     const struct timespec pause = {0, 50000};
     const double start = MPI_Wtime();
-    int done = 0;
-    bool told = false;
-    for (int i = 0; !done; i++) {
-        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return;
+    int rank, ranks, done = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    MPI_Request *requests = malloc(2 * (size_t)ranks * sizeof *requests); /* [from, to][rank] */
+    if (!requests) return false;
+    for (int k = 0; k < ranks; k++) {
+        char *theirs = (char *)all + (size_t)k * bytes;
+        if (k == rank) memcpy(theirs, mine, bytes);
+        const int other = k == rank ? MPI_PROC_NULL : k;
+        MPI_Irecv(theirs, (int)bytes, MPI_BYTE, other, 0, MPI_COMM_WORLD, &requests[k]);
+        MPI_Isend(mine, (int)bytes, MPI_BYTE, other, 0, MPI_COMM_WORLD, &requests[ranks + k]);
+    }
+    bool told = rank > 1, well = true;
+    for (int i = 0; well && !done; i++) {
+        well = MPI_Testall(2 * ranks, requests, &done, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
         if (done || i < SPINS) continue;
         nanosleep(&pause, NULL);
         if (told || MPI_Wtime() - start < patience) continue;
         told = true;
-        for (int k = 0; k < ranks; k++) {
-            int arrived;
-            MPI_Test(&arrivals[k], &arrived, MPI_STATUS_IGNORE); /* true of no request */
-            if (!arrived) silent(k);
+        for (int k = 0; k < (rank == 0 ? ranks : 1); k++) {
+            int come, gone;
+            MPI_Request_get_status(requests[k], &come, MPI_STATUS_IGNORE);
+            MPI_Request_get_status(requests[ranks + k], &gone, MPI_STATUS_IGNORE);
+            if (!come || !gone) silent(k);
         }
     }
-}
-
-static bool gather(const void *mine, size_t bytes, void *all, double patience,
-                   void (*silent)(int rank)) {
-    int rank, ranks;
-    MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    MPI_Request *arrivals = malloc((size_t)ranks * sizeof *arrivals);
-    if (!arrivals) return false;
-    for (int k = 0; k < ranks; k++) {
-        arrivals[k] = MPI_REQUEST_NULL;
-        if (k != rank && listener_of(k) == rank) {
-            MPI_Irecv(NULL, 0, MPI_BYTE, k, 0, MPI_COMM_WORLD, &arrivals[k]);
-        }
-    }
-    MPI_Send(NULL, 0, MPI_BYTE, listener_of(rank), 0, MPI_COMM_WORLD);
-    MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, MPI_COMM_WORLD, &request);
-    watch(&request, arrivals, ranks, patience, silent);
-    const bool gathered = MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
-                          MPI_Waitall(ranks, arrivals, MPI_STATUSES_IGNORE) == MPI_SUCCESS;
-    free(arrivals);
-    return gathered;
+    free(requests);
+    return well;
 }
 
 static void end_all(int status) {

@@ -76,7 +76,7 @@ def stop(process, seconds, number):
         _, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         process.send_signal(number)
-        _, err = process.communicate(timeout=900)
+        _, err = process.communicate(timeout=600)
     if process.returncode == 0:
         return True, err
     if process.returncode in (-number, 128 + number):
