@@ -15,13 +15,13 @@ static bool anywhere(void) {
     return true;
 }
 
-#if defined SMALLWORLD_X86_64_LEVELS
-static bool has_v3(void) {
+#if defined __x86_64__
+static inline bool has_v3(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
            __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("fma");
 }
 
-static bool has_v4(void) {
+static inline bool has_v4(void) {
     return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
@@ -29,8 +29,10 @@ static bool has_v4(void) {
 #endif
 
 static const level levels[] = {
-#if defined SMALLWORLD_X86_64_LEVELS
+#if defined SMALLWORLD_HAS_v4
     {"v4", has_v4, CPU_OF(v4, backend)},
+#endif
+#if defined SMALLWORLD_HAS_v3
     {"v3", has_v3, CPU_OF(v3, backend)},
 #endif
     {"portable", anywhere, CPU_OF(portable, backend)},

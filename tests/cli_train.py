@@ -391,7 +391,7 @@ class Train(cli.Case):
     def test_one_long_document(self):
         """Progress is shown within a document."""
         self.train()
-        self.write("long.tsv.gz", gzip.compress(b"1\t" + b"the cat sat " * sized(60000) + b"\n"))
+        self.write("long.tsv.gz", gzip.compress(b"1\t" + b"the cat sat " * sized(20000) + b"\n"))
         shown = self.on_terminal("features", "run", "--data", "long.tsv.gz", "--out", "f", *self.cpu)
         self.assertRegex(shown, r"read [1-9]\d?\.\d %")
 

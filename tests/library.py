@@ -214,7 +214,7 @@ class Models(unittest.TestCase):
             smallworld.classify(FOLDER / "rows.csv", FOLDER / "classes", model=MODEL, overwrite=True)
 
     def test_example(self):
-        """examples/reviews.py from a table to a picture, in seconds."""
+        """examples/reviews.py from a table to a picture."""
         (FOLDER / "example").mkdir()
         text = (ROOT / "examples" / "reviews.py").read_text().replace("minutes=0.5", "minutes=0.2")
         (FOLDER / "example" / "reviews.py").write_text(text)

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 
 build=${1:-build-threads}
 scripts/install.sh
-scripts/build.sh "$build" -DSMALLWORLD_CUDA=OFF -DCMAKE_BUILD_TYPE=None \
+scripts/build.sh "$build" -DSMALLWORLD_CUDA=OFF -DSMALLWORLD_CPU_LEVELS= -DCMAKE_BUILD_TYPE=None \
   -DCMAKE_C_FLAGS="-g -O1 -fsanitize=thread" -- smallworld test_reader
 
 export TSAN_OPTIONS="halt_on_error=1 exitcode=66" OMP_NUM_THREADS=1
