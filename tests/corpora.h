@@ -3,7 +3,7 @@
 #define SMALLWORLD_TESTS_CORPORA_H
 
 #include "data/corpus.h"
-#include "data/sequence.h"
+#include "data/minibatches.h"
 
 #include "core/philox.h"
 

@@ -1,7 +1,7 @@
 #include "runs.h"
 
 #include "core/memory.h"
-#include "data/reader.h"
+#include "data/minibatches.h"
 #include "train/schedule.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Corpora: what is read from files, and what is left out of it. */
 #include "core/memory.h"
 #include "corpora.h"
-#include "data/file_kind.h"
+#include "data/files.h"
 #include "support.h"
 
 #include <dirent.h>

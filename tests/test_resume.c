@@ -4,7 +4,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
-#include "data/reader.h"
+#include "data/minibatches.h"
 
 #include <math.h>
 #include <signal.h>

@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/philox.h"
-#include "data/reader.h"
+#include "data/minibatches.h"
 #include "train/evaluate.h"
 #include "train/trainer.h"
 

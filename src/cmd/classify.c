@@ -2,7 +2,7 @@
 #include "classify/job.h"
 #include "cmd/cli.h"
 #include "core/log.h"
-#include "data/paths.h"
+#include "data/files.h"
 
 typedef struct arguments {
     job_options job;

@@ -3,7 +3,7 @@
 #define SMALLWORLD_CMD_CLI_H
 
 #include "core/json.h"
-#include "data/paths.h"
+#include "data/files.h"
 #include "probe/origin.h"
 #include "train/loaded.h"
 

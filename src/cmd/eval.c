@@ -2,8 +2,8 @@
 #include "cmd/cli.h"
 #include "core/integer.h"
 #include "core/log.h"
-#include "data/paths.h"
-#include "data/sequence.h"
+#include "data/files.h"
+#include "data/minibatches.h"
 #include "train/evaluate.h"
 
 #include <math.h>

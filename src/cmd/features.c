@@ -4,7 +4,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "data/paths.h"
+#include "data/files.h"
 #include "data/table.h"
 #include "probe/origin.h"
 

@@ -5,7 +5,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "data/classes.h"
-#include "data/texts.h"
+#include "data/corpus.h"
 #include "probe/calibration.h"
 #include "probe/features.h"
 #include "probe/saved.h"

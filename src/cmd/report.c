@@ -4,9 +4,9 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "data/sequence.h"
-#include "data/source.h"
-#include "data/texts.h"
+#include "data/corpus.h"
+#include "data/files.h"
+#include "data/minibatches.h"
 #include "train/generate.h"
 
 #include <inttypes.h>

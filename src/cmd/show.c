@@ -4,7 +4,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "data/texts.h"
+#include "data/corpus.h"
 #include "page/assets.h"
 #include "page/html.h"
 

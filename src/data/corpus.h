@@ -25,6 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* -------------------------------------------------------------------------------------- corpora */
+
 typedef struct spool spool; /* the mapped bytes, shared by the parts of a split */
 
 typedef struct corpus {
@@ -83,5 +85,23 @@ uint32_t *corpus_longest_first(const corpus *c);
 
 /* A hash of all text in its order, at least 0. It shows whether the text has changed. */
 int64_t corpus_hash(const corpus *c);
+
+/* ----------------------------------------------------------- texts for prediction and for pages */
+
+/* Labelled documents, one document on each line, or one whole file. */
+/* Reads a file, or standard input if `path` is "-". A file of documents is read as corpus_read
+ * reads it. In any other file each line, also an empty one, is an unlabelled document (label -1),
+ * framed like the others. With `whole`, the file is one raw text. Refuses what corpus_read
+ * refuses. */
+corpus *texts_read(const char *path, bool whole, const corpus_options *options, error *err);
+
+/* The same in parts, of which `take` becomes the owner: of lines from a pipe, those that have come;
+ * of anything else some thousand documents. Ends when `take` fails. */
+typedef bool texts_take(void *data, corpus *part, error *err);
+bool texts_each(const char *path, bool whole, const corpus_options *options, texts_take *take,
+                void *data, error *err);
+
+/* Keeps the first `limit` bytes of the documents. Returns the number of dropped bytes. */
+uint64_t texts_cut(corpus *c, uint64_t limit);
 
 #endif

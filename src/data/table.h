@@ -16,7 +16,7 @@
 #define SMALLWORLD_DATA_TABLE_H
 
 #include "data/document.h"
-#include "data/source.h"
+#include "data/files.h"
 
 typedef enum table_kind { NO_TABLE, CSV_TABLE, JSON_TABLE, FASTTEXT_TABLE } table_kind;
 

@@ -4,7 +4,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/number.h"
-#include "data/paths.h"
+#include "data/files.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -17,7 +17,7 @@
 #define SMALLWORLD_TRAIN_EVALUATE_H
 
 #include "data/corpus.h"
-#include "data/sequence.h"
+#include "data/minibatches.h"
 #include "model/model.h"
 
 enum { EVALUATE_WARM_UP = 1024, EVALUATE_STRIPE = 1 << 15 };

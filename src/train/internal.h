@@ -5,8 +5,7 @@
 #ifndef SMALLWORLD_TRAIN_INTERNAL_H
 #define SMALLWORLD_TRAIN_INTERNAL_H
 
-#include "data/reader.h"
-#include "data/sequence.h"
+#include "data/minibatches.h"
 #include "train/checkpoint.h"
 #include "train/run_folder.h"
 #include "train/schedule.h"

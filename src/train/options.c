@@ -4,7 +4,7 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "data/paths.h"
+#include "data/files.h"
 #include "graph/graph.h"
 #include "model/size.h"
 

@@ -4,7 +4,7 @@
 #include "core/integer.h"
 #include "core/log.h"
 #include "core/stop.h"
-#include "data/paths.h"
+#include "data/files.h"
 #include "graph/metrics.h"
 #include "train/labels.h"
 #include "train/schedule.h"

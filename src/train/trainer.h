@@ -6,7 +6,7 @@
 #ifndef SMALLWORLD_TRAIN_TRAINER_H
 #define SMALLWORLD_TRAIN_TRAINER_H
 
-#include "data/reader.h"
+#include "data/minibatches.h"
 #include "model/model.h"
 #include "train/run_folder.h"
 

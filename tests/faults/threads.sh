@@ -9,11 +9,11 @@ cd "$(dirname "$0")/../.."
 build=${1:-build-threads}
 scripts/install.sh
 scripts/build.sh "$build" -DSMALLWORLD_CUDA=OFF -DSMALLWORLD_CPU_LEVELS= -DCMAKE_BUILD_TYPE=None \
-  -DCMAKE_C_FLAGS="-g -O1 -fsanitize=thread" -- smallworld test_reader
+  -DCMAKE_C_FLAGS="-g -O1 -fsanitize=thread" -- smallworld test_minibatches
 
 export TSAN_OPTIONS="halt_on_error=1 exitcode=66" OMP_NUM_THREADS=1
 run=(setarch -R) # ThreadSanitizer of GCC 12 wants the address layout that it knows
-"${run[@]}" "$build/tests/test_reader"
+"${run[@]}" "$build/tests/test_minibatches"
 for signal in TERM INT; do
   "${run[@]}" /usr/bin/python3 -B tests/faults/kills.py "$build/smallworld" --device cpu \
     --signal "$signal" --count 3

@@ -5,7 +5,7 @@
 
 #include "core/memory.h"
 #include "data/corpus.h"
-#include "data/sequence.h"
+#include "data/minibatches.h"
 
 #include <stdlib.h>
 #include <string.h>

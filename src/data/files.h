@@ -1,11 +1,15 @@
-/* A file's bytes, decompressed if it is gzip or xz, and its lines. */
-#ifndef SMALLWORLD_DATA_SOURCE_H
-#define SMALLWORLD_DATA_SOURCE_H
+/* Files of text: the bytes and lines of one, decompressed if it is gzip or xz; what bytes look like
+ * that are probably no text; and the files that names stand for. */
+#ifndef SMALLWORLD_DATA_FILES_H
+#define SMALLWORLD_DATA_FILES_H
 
 #include "core/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* ------------------------------------------------------------------------------ bytes and lines */
 
 enum {
     SOURCE_CHUNK = 1 << 17,   /* bytes read at a time */
@@ -56,5 +60,41 @@ bool lines_waiting(const lines *l);
 /* The bytes that xz -6 makes of a text, in its one call; NaN without liblzma, or of more than
  * 64 MiB. */
 double source_xz_bytes(const uint8_t *text, uint64_t size);
+
+/* ---------------------------------------------------------------------------------------- kinds */
+
+/* Names the kind of file that begins with these bytes, such as "a ZIP archive" or "UTF-16 text", or
+ * returns NULL for text in UTF-8 or in an encoding of one byte a character. */
+const char *file_kind(const uint8_t *head, size_t count);
+
+/* Whether they begin with the mark of UTF-16; and what converts such text, for messages. */
+#define UTF16_WAY_OUT "`iconv -f UTF-16 -t UTF-8` converts it"
+bool file_is_utf16(const uint8_t *head, size_t count);
+
+/* Warns, once in a process, that a file is of such a kind. */
+void file_kind_warn(const char *name, const char *kind);
+
+/* ---------------------------------------------------------------------------------------- names */
+
+/* A folder stands for the files in it and in its subfolders, in the order of their names' bytes,
+ * hidden ones left out; a file whose name ends in .list names a file on each line, relative to the
+ * list's own folder; any other name, and "-", stands for itself. */
+typedef bool paths_visit(void *data, const char *path, error *err);
+
+/* Visits each file in order, until a visit fails. Refuses folders and lists without files. */
+bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, error *err);
+
+/* Whether one of them, which may be NULL, is "-": standard input, which one process alone can
+ * read. */
+bool paths_read_input(const char *const *paths, int count);
+
+/* Whether a folder has folders in it that are not hidden. */
+bool paths_has_folders(const char *path);
+
+/* The endings of names of files whose lines are documents, for people; and whether a name has one
+ * of them. Tables have other endings, see data/table.h. */
+#define PATHS_LINES ".tsv, .tsv.gz or .tsv.xz"
+
+bool paths_is_lines(const char *path);
 
 #endif

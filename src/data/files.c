@@ -1,16 +1,19 @@
-#include "data/source.h"
+#include "data/files.h"
 
 #include "core/file.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/overwrite.h"
 #include "core/stop.h"
 #include "core/utf8.h"
-#include "data/file_kind.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,6 +23,8 @@
 #ifdef SMALLWORLD_XZ
 #include <lzma.h>
 #endif
+
+/* ------------------------------------------------------------------------------ bytes and lines */
 
 enum {
     FREE_BYTES = 64 << 20, /* content of a gzip that is allowed at any ratio */
@@ -330,4 +335,201 @@ double source_xz_bytes(const uint8_t *text, uint64_t size) {
     (void)size;
     return NAN;
 #endif
+}
+
+/* ---------------------------------------------------------------------------------------- kinds */
+
+enum { MOST_BYTES = 4096 }; /* that are looked at */
+
+static const struct {
+    const char *magic;
+    size_t length;
+    const char *name;
+} kinds[] = {
+    {"PK\x03\x04", 4, "a ZIP archive"},
+    {"%PDF-", 5, "a PDF document"},
+    {"\x1F\x8B", 2, "a gzip file"},
+    {"\xFD"
+     "7zXZ",
+     5, "an xz file"},
+    {"BZh", 3, "a bzip2 file"},
+    {"\x28\xB5\x2F\xFD", 4, "a Zstandard file"},
+    {"7z\xBC\xAF\x27\x1C", 6, "a 7z archive"},
+    {"Rar!", 4, "a RAR archive"},
+    {"\x89PNG", 4, "a PNG image"},
+    {"\xFF\xD8\xFF", 3, "a JPEG image"},
+    {"\x7F"
+     "ELF",
+     4, "a program"},
+    {"\xD0\xCF\x11\xE0", 4, "an old Office document"},
+    {"SQLite format 3", 15, "a SQLite database"},
+    {"{\\rtf", 5, "an RTF document"},
+    {"PAR1", 4, "a Parquet file"},
+    {"\x93NUMPY", 6, "a NumPy array"},
+};
+
+static const char utf16[] = "UTF-16 text";
+
+/* Latin letters have every second byte 0. */
+bool file_is_utf16(const uint8_t *head, size_t count) {
+    size_t zeros[2] = {0, 0};
+    if (count >= 2 && (memcmp(head, "\xFF\xFE", 2) == 0 || memcmp(head, "\xFE\xFF", 2) == 0)) {
+        return true;
+    }
+    if (count > MOST_BYTES) count = MOST_BYTES;
+    for (size_t i = 0; i < count; i++) zeros[i % 2] += head[i] == 0;
+    return (zeros[0] > count / 4 || zeros[1] > count / 4) && zeros[0] + zeros[1] < count * 5 / 8;
+}
+
+/* Whether the text begins an array of objects. */
+static bool is_json_array(const uint8_t *head, size_t count) {
+    size_t at = 0;
+    while (at < count && strchr(" \t\r\n", head[at])) at++;
+    if (at == count || head[at++] != '[') return false;
+    while (at < count && strchr(" \t\r\n", head[at])) at++;
+    return at < count && head[at] == '{';
+}
+
+const char *file_kind(const uint8_t *head, size_t count) {
+    if (count > MOST_BYTES) count = MOST_BYTES;
+    if (file_is_utf16(head, count)) return utf16;
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        if (count > kinds[k].length && memcmp(head, kinds[k].magic, kinds[k].length) == 0) {
+            return kinds[k].name;
+        }
+    }
+    if (is_json_array(head, count)) return "a JSON array, where each line is to be an object";
+    if (count > 262 && memcmp(head + 257, "ustar", 5) == 0) return "a tar archive";
+    size_t controls = 0;
+    for (size_t i = 0; i < count; i++) {
+        const bool usual = head[i] && strchr("\t\n\r\f\x1B", head[i]);
+        controls += (head[i] < ' ' && !usual) || head[i] == 0x7F;
+    }
+    return controls > count / 32 ? "binary data" : NULL;
+}
+
+void file_kind_warn(const char *name, const char *kind) {
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&warned)) return;
+    log_warning("%s looks like %s; a model of it learns its bytes, not its text%s", name, kind,
+                kind == utf16 ? " (" UTF16_WAY_OUT ")" : "");
+}
+
+/* ---------------------------------------------------------------------------------------- names */
+
+typedef struct each {
+    paths_visit *visit;
+    void *data;
+} each;
+
+enum { MOST_NESTED = 16 };
+
+static bool visit_path(each *e, const char *path, int depth, error *err);
+
+static int is_shown(const struct dirent *entry) {
+    return entry->d_name[0] != '.';
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name); /* in any locale */
+}
+
+/* A folder's pipes and sockets would be waited for without a word. */
+static bool check_entry(const char *path, error *err) {
+    struct stat status;
+    if (stat(path, &status) != 0) return error_system(err, "read", path);
+    return S_ISREG(status.st_mode) || S_ISDIR(status.st_mode) ||
+           error_set(err, "%s: expected a file or a folder, found a pipe or a device", path);
+}
+
+static bool visit_folder(each *e, const char *folder, int depth, error *err) {
+    struct dirent **entries;
+    const int count = scandir(folder, &entries, is_shown, by_bytes);
+    if (count < 0) return error_system(err, "read", folder);
+    bool read = count > 0 || error_set(err, "%s: expected a folder with files, found none", folder);
+    for (int i = 0; i < count; i++) {
+        char *path = mem_format("%s/%s", folder, entries[i]->d_name);
+        read = read && check_entry(path, err) && visit_path(e, path, depth + 1, err);
+        free(path);
+        free(entries[i]);
+    }
+    free(entries);
+    return read;
+}
+
+/* A file that a list names, relative to the list's own folder. */
+static bool visit_listed(each *e, const char *list, const char *name, int depth, error *err) {
+    const char *slash = strrchr(list, '/');
+    const int folder = *name != '/' && slash ? (int)(slash - list) + 1 : 0;
+    char *path = mem_format("%.*s%s", folder, list, name);
+    const bool read = visit_path(e, path, depth + 1, err);
+    free(path);
+    return read;
+}
+
+static bool visit_list(each *e, const char *list, int depth, error *err) {
+    FILE *in = fopen(list, "re");
+    if (!in) return error_system(err, "open", list);
+    overwrite_note_input(fileno(in));
+    char *line = NULL;
+    size_t room = 0, files = 0;
+    ssize_t length;
+    bool read = true;
+    while (read && (length = getline(&line, &room, in)) > 0) {
+        if (memchr(line, '\0', (size_t)length)) {
+            read = error_set(err, "%s: expected names of files, found a NUL byte", list);
+            break;
+        }
+        while (length > 0 && strchr("\r\n", line[length - 1])) line[--length] = '\0';
+        if (length == 0) continue;
+        read = visit_listed(e, list, line, depth, err);
+        files++;
+    }
+    if (read && ferror(in)) read = error_system(err, "read", list);
+    if (read && files == 0)
+        read = error_set(err, "%s: expected a file on each line, found none", list);
+    free(line);
+    fclose(in);
+    return read;
+}
+
+static bool visit_path(each *e, const char *path, int depth, error *err) {
+    if (depth > MOST_NESTED) {
+        return error_set(err, "%s: folders and lists more than %d deep", path, MOST_NESTED);
+    }
+    if (strcmp(path, "-") != 0 && file_is_folder(path)) return visit_folder(e, path, depth, err);
+    if (file_ends_in(path, ".list")) return visit_list(e, path, depth, err);
+    return e->visit(e->data, path, err);
+}
+
+bool paths_each(char *const *paths, int count, paths_visit *visit, void *data, error *err) {
+    each e = {visit, data};
+    for (int i = 0; i < count; i++) {
+        if (!visit_path(&e, paths[i], 0, err)) return false;
+    }
+    return true;
+}
+
+bool paths_read_input(const char *const *paths, int count) {
+    for (int i = 0; i < count; i++) {
+        if (paths[i] && strcmp(paths[i], "-") == 0) return true;
+    }
+    return false;
+}
+
+bool paths_has_folders(const char *path) {
+    DIR *folder = file_is_folder(path) ? opendir(path) : NULL;
+    bool found = false;
+    for (struct dirent *entry; folder && !found && (entry = readdir(folder));) {
+        char *name = mem_format("%s/%s", path, entry->d_name);
+        found = is_shown(entry) && file_is_folder(name);
+        free(name);
+    }
+    if (folder) closedir(folder);
+    return found;
+}
+
+bool paths_is_lines(const char *path) {
+    return file_ends_in(path, ".tsv") || file_ends_in(path, ".tsv.gz") ||
+           file_ends_in(path, ".tsv.xz");
 }
