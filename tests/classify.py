@@ -329,26 +329,10 @@ class Classify(cli.Case):
         self.assertIn("--class-weight: expected one of: none balanced", self.run_program(
             "classify", "--train", "odd.csv", "--out", "none", "--class-weight", "some", status=2)[1])
 
-    def test_old_or_new(self):
-        """Wherever a second classify ends, predict answers by the old classifier or by the new one."""
+    def test_two_at_once(self):
+        """The second one is refused."""
         self.train()
         self.write("a.csv", as_csv(reviews(80, 1)))
-        self.write("b.csv", as_csv([(text, "good" if label == "bad" else "bad") for text, label in reviews(100, 2)]))
-        self.write("text.csv", as_csv(reviews(20, 3)))
-        said = lambda folder: [line["probability"] for line in self.predict(folder, "text.csv")[0]]
-        for name, train in ("old", "a.csv"), ("new", "b.csv"):
-            self.classify("--train", train, "--model", "run", "--out", name)
-        old, new = said("old"), said("new")
-        self.assertNotEqual(old, new)
-        limits = [50, 1000, 3000]  # KiB a file may have
-        for limit in limits:
-            shutil.rmtree(self.folder / "out", ignore_errors=True)
-            shutil.copytree(self.folder / "old", self.folder / "out")
-            done = self.start("classify", "--train", "b.csv", "--model", "run", "--out", "out", "--overwrite",
-                              *self.cpu, preexec_fn=cli.limit_files(1024 * limit))
-            done.communicate(timeout=600)
-            self.assertEqual(said("out"), old if done.returncode else new, limit)
-        # Two at once: the second one is refused.
         process = self.start("classify", "--train", "a.csv", "--out", "two", "--minutes", "1", *self.cpu)
         try:
             while not (self.folder / "two/run/config.yaml").exists():

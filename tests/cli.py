@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import random
-import resource
 import struct
 import subprocess
 import sys
@@ -54,11 +53,6 @@ def settings(**changes):
 def sized(count):
     """An amount of work. Sanitized programs are several times slower, so they get less."""
     return count // 8 if "sanitize" in str(PROGRAM) else count
-
-
-def limit_files(size):
-    """A function for a new process, whose files then cannot grow past `size`, as on a full disk."""
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 class Case(unittest.TestCase):

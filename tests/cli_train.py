@@ -15,7 +15,7 @@ import subprocess
 import time
 
 import cli
-from cli import RUN_FILES, documents, sized, limit_files, split_safetensors, change_metadata
+from cli import RUN_FILES, documents, sized, split_safetensors, change_metadata
 
 
 class Train(cli.Case):
@@ -196,19 +196,6 @@ class Train(cli.Case):
             (self.folder / "locked").mkdir(mode=0o555)
             self.refused("locked", "train", "config.yaml", "--out", "locked")
             self.refused("locked", "train", "config.yaml", "--out", "locked/run")
-
-    def test_full_disk_for_metrics(self):
-        """If a line of metrics cannot be written, the run is saved and ends."""
-        self.config("config.yaml", model_hidden=8, model_graph="dense", model_degree=None,
-                    model_embedding=4, train_steps=600, train_log_every=1, train_valid_every=600)
-        _, err = self.run_program("train", "config.yaml", "--out", "run", status=1,
-                                  preexec_fn=limit_files(80000))
-        line = err.splitlines()[-1]
-        self.assertRegex(line, r"^smallworld: cannot write run/metrics.jsonl: File too large; "
-                               r"the run is saved after step \d+$")
-        self.assertEqual(self.train("--resume")["steps"], 600)
-        self.run_program("train", "config.yaml", "--out", "whole")
-        self.assert_same_run("whole", "run")
 
     def test_not_finite(self):
         self.train()

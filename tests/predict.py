@@ -256,16 +256,6 @@ class Predict(cli.Case):
         self.refused("named.json: expected what", "probe", "--train", "valid", "--test", "named",
                      *self.cpu)
 
-    def test_full_disk(self):
-        """What cannot be written whole leaves no file, and says so."""
-        self.train()
-        self.features("train", "valid")
-        self.run_program("probe", "--train", "train", "--test", "valid", "--out", "p", *self.cpu)
-        _, err = self.run_program("predict", "run/last.safetensors", "--probe", "p", "--text", "train.tsv", "--out",
-                                  "said.jsonl", *self.cpu, status=1, preexec_fn=cli.limit_files(5000))
-        self.assertIn("said.jsonl", err)
-        self.assertEqual(list(self.folder.glob("said.jsonl*")), [])
-
     def test_names_in_training_and_pages(self):
         self.write("train.tsv", named(60, 1, ["<b>no</b>", "yes"]).replace(b"<b>", b"_<b>"))
         self.write("valid.tsv", named(20, 2, ["<b>no</b>", "yes"]).replace(b"<b>", b"_<b>"))

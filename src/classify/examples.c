@@ -29,7 +29,7 @@ static bool find_classes(class_names *k, const corpus *c, const char *path, erro
 }
 
 /* Finds the class of each document. */
-static bool find_class(part *p, const class_names *k, const char *path, const char *train,
+static bool find_class(labelled *p, const class_names *k, const char *path, const char *train,
                        error *err) {
     char room[16];
     p->class = mem_alloc(p->texts->count, sizeof *p->class);
@@ -52,13 +52,13 @@ static void say_what_lacks(const examples *e) {
 
 /* The labelled documents, of which there must be some; NULL if there are none. */
 static corpus *labelled_of(const corpus *c, const char *path, size_t *dropped, error *err) {
-    bool *labelled = mem_alloc(c->count, sizeof *labelled);
+    bool *wanted = mem_alloc(c->count, sizeof *wanted);
     for (size_t i = 0; i < c->count; i++) {
-        labelled[i] = document_has_label(&c->documents[i]);
-        *dropped += !labelled[i];
+        wanted[i] = document_has_label(&c->documents[i]);
+        *dropped += !wanted[i];
     }
-    corpus *part = corpus_part(c, labelled, true);
-    free(labelled);
+    corpus *part = corpus_part(c, wanted, true);
+    free(wanted);
     if (part->count > 0) return part;
     corpus_free(part);
     error_set(err,
@@ -125,16 +125,16 @@ bool examples_hold_out(examples *e, const char *path, error *err) {
     return find_class(&e->held, &e->classes, path, path, err);
 }
 
-static void free_part(part *p) {
+static void free_labelled(labelled *p) {
     corpus_free(p->texts);
     free(p->class);
 }
 
 void examples_free(examples *e) {
     classes_free(&e->classes);
-    free_part(&e->test);
-    free_part(&e->held);
-    free_part(&e->train);
+    free_labelled(&e->test);
+    free_labelled(&e->held);
+    free_labelled(&e->train);
     corpus_free(e->text);
     free(e->is_held);
     free(e->weight);

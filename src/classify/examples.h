@@ -5,15 +5,15 @@
 #include "data/classes.h"
 
 /* Documents and their classes. */
-typedef struct part {
+typedef struct labelled {
     corpus *texts;
     int16_t *class; /* [texts->count] */
-} part;
+} labelled;
 
 typedef struct examples {
     corpus *text; /* all but the documents for testing, for a model of the text */
-    part train, test;
-    part held;     /* of those to train on, a fifth to choose by */
+    labelled train, test;
+    labelled held;     /* of those to train on, a fifth to choose by */
     bool *is_held; /* [documents of train] */
     class_names classes;
     double *weight;    /* [classes] or NULL, see class_weight */

@@ -385,7 +385,7 @@ static void take_answer(void *argument, size_t document, const float *row) {
     k->to->said[document] = saved_apply(k->probe, row, k->to->probability + at);
 }
 
-static bool ask(job *j, const saved_probe *probe, const part *p, predictions *to, error *err) {
+static bool ask(job *j, const saved_probe *probe, const labelled *p, predictions *to, error *err) {
     asking k = {probe, to};
     const feature_options how = {.state = probe->origin.state,
                                  .pools = probe->origin.pools,
@@ -436,7 +436,7 @@ static char *features_path(const job *j, const char *name) {
     return mem_format("%s/features/%s", j->how->out, name);
 }
 
-static bool extract(job *j, const part *p, const char *prefix, error *err) {
+static bool extract(job *j, const labelled *p, const char *prefix, error *err) {
     const feature_options how = {.pools = FEATURE_POOLS,
                                  .progress = true,
                                  .model = checkpoint_checksum(&j->loaded.checkpoint),

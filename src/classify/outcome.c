@@ -15,7 +15,7 @@ static double deviation(double error, size_t rows) {
 /* The error on the documents held out by which the way was chosen, where classes weigh alike if
  * they are to. */
 static double valid_error(const outcome *o, const way *of) {
-    const part *held = &o->examples->held;
+    const labelled *held = &o->examples->held;
     double all = 0;
     for (size_t i = 0; i < held->texts->count; i++) {
         all += class_weight(o->examples->weight, held->class[i]);
@@ -25,7 +25,7 @@ static double valid_error(const outcome *o, const way *of) {
 
 /* The error of always answering the commonest class of the training documents. */
 static double commonest_error(const outcome *o) {
-    const part *train = &o->examples->train, *test = &o->examples->test;
+    const labelled *train = &o->examples->train, *test = &o->examples->test;
     size_t of[DATASET_MAX_CLASSES] = {0}, wrong = 0;
     int most = 0;
     for (size_t i = 0; i < train->texts->count; i++) of[train->class[i]]++;

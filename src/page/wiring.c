@@ -81,7 +81,7 @@ void wiring_free(wiring *w) {
 
 /* ------------------------------------------------------------------------------------- ring */
 
-/* Finds the nodes to draw in the middle: a core, or hubs with three times the usual number of
+/* Finds the nodes to draw in the middle: a core, or those with three times the usual number of
  * neighbours. */
 static bool *find_middle(const model_config *config, const graph *g, const graph_metrics *m,
                          int *count) {
@@ -238,7 +238,7 @@ static size_t write_ring(FILE *out, const wiring *w, int stage, const graph_metr
     edge *edges = list_edges(g, w->norms[stage], &count);
     begin_picture(out, place, RING, RING);
     fprintf(out, "%d nodes on a ring%s, joined by %zu edges\">\n", g->nodes,
-            inside ? ", its core or hubs in the middle" : "", count);
+            inside ? ", the core or those of most neighbours in the middle" : "", count);
     write_edges(out, at, edges, count < most ? count : most, w->norms[stage] != NULL);
     write_nodes(out, g, at, middle);
     write_numbers(out, g, at, middle);
