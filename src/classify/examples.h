@@ -13,7 +13,7 @@ typedef struct labelled {
 typedef struct examples {
     corpus *text; /* all but the documents for testing, for a model of the text */
     labelled train, test;
-    labelled held;     /* of those to train on, a fifth to choose by */
+    labelled held; /* of those to train on, a fifth to choose by */
     bool *is_held; /* [documents of train] */
     class_names classes;
     double *weight;    /* [classes] or NULL, see class_weight */
