@@ -2,6 +2,7 @@
 #include "cmd/cli.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/memory.h"
 #include "core/overwrite.h"
 #include "core/stop.h"
 #include "page/curves.h"
@@ -9,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct arguments {
@@ -65,6 +67,19 @@ static bool any_goes_on(const arguments *a) {
     return false;
 }
 
+/* Whether a run goes on that has no line of metrics yet. */
+static bool any_begins(const arguments *a) {
+    bool begins = false;
+    for (int i = 0; i < a->runs.count && !begins; i++) {
+        char *path = mem_format("%s/metrics.jsonl", a->runs.items[i]);
+        struct stat status;
+        begins = file_folder_is_locked(a->runs.items[i]) &&
+                 (stat(path, &status) != 0 || status.st_size == 0);
+        free(path);
+    }
+    return begins;
+}
+
 /* Waits until the page is due again, the runs have ended, or a signal arrives. */
 static void wait_for(const arguments *a, double seconds) {
     double end = clock_seconds() + fmax(FOLLOW_SECONDS, FOLLOW_FACTOR * seconds);
@@ -73,6 +88,7 @@ static void wait_for(const arguments *a, double seconds) {
 
 static bool follow(const arguments *a, error *err) {
     stop_catch();
+    while (any_begins(a) && !stop_signal()) usleep(200000);
     for (;;) {
         /* This is asked before reading, so that the last page has everything. */
         bool going = any_goes_on(a) && !stop_signal();
