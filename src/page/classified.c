@@ -19,100 +19,65 @@ static const contender *chosen_of(const classified *c) {
 }
 
 static void write_contenders(FILE *out, const classified *c) {
-    fputs("<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Errors\"><table "
-          "id=\"errors\">\n<thead><tr><th scope=\"col\">classed by</th><th scope=\"col\">test "
-          "error, %</th><th scope=\"col\">standard error</th><th scope=\"col\">validation "
-          "error, %</th><th scope=\"col\">seconds</th></tr></thead>\n<tbody>\n",
-          out);
+    static const char *const heads[] = {"classed by", "test error, %", "standard error",
+                                        "validation error, %", "seconds"};
+    html_table t = html_table_begin(out, "errors", "Errors", heads, 5);
     for (int i = 0; i < c->contender_count; i++) {
         const contender *k = &c->contenders[i];
-        if (isnan(k->error)) {
-            fprintf(out, "<tr><th scope=\"row\">%s</th><td colspan=\"4\">not tried</td></tr>\n",
-                    k->name);
-            continue;
-        }
-        fprintf(out, "<tr><th scope=\"row\">%s%s</th><td class=\"number\">%.2f</td>", k->name,
-                k->chosen ? " (saved)" : "", k->error);
-        fprintf(out, "<td class=\"number\">%.2f</td><td class=\"number\">", k->deviation);
-        if (!isnan(k->valid_error)) fprintf(out, "%.2f", k->valid_error);
-        fputs("</td><td class=\"number\">", out);
-        if (!isnan(k->seconds)) fprintf(out, "%.0f", k->seconds);
-        fputs("</td></tr>\n", out);
+        const bool tried = !isnan(k->error);
+        html_cell(&t, "%s%s", k->name, !tried ? ", not tried" : k->chosen ? " (saved)" : "");
+        html_number(&t, "%.2f", k->error);
+        html_number(&t, "%.2f", tried ? k->deviation : NAN);
+        html_number(&t, "%.2f", k->valid_error);
+        html_number(&t, "%.0f", k->seconds);
     }
-    fputs("</tbody>\n</table></div>\n", out);
-}
-
-static void write_header(FILE *out, const char *kind, const char *text) {
-    fprintf(out, "<th scope=\"%s\">", kind);
-    html_text(out, text);
-    fputs("</th>", out);
-}
-
-static void write_share(FILE *out, double share) {
-    fputs("<td class=\"number\">", out);
-    if (!isnan(share)) fprintf(out, "%.1f", 100 * share);
-    fputs("</td>", out);
+    html_table_end(&t);
 }
 
 /* A row for each class; of few classes also what its documents were said to be. */
 static void write_classes(FILE *out, const classified *c) {
-    const int classes = c->classes;
-    const bool matrix = classes <= MATRIX_CLASSES;
-    fputs(
-        "<h2>The classes</h2>\n<p>Precision: how many of those that were said to be of a class are "
-        "of it. Recall: how many of a class were said to be of it. F1 is their harmonic mean.",
-        out);
-    fputs(matrix ? " The last columns are what a class's documents were said to be.</p>\n"
-                 : "</p>\n",
-          out);
-    fputs(
-        "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Classes\"><table "
-        "id=\"confusion\">\n<thead><tr><th scope=\"col\">class</th><th "
-        "scope=\"col\">documents</th><th scope=\"col\">precision, %</th><th scope=\"col\">recall, "
-        "%</th><th scope=\"col\">F1, %</th>",
-        out);
-    for (int k = 0; matrix && k < classes; k++) write_header(out, "col", c->names[k]);
-    fputs("</tr></thead>\n<tbody>\n", out);
+    enum { SCORES = 5 };
+    const char *heads[SCORES + MATRIX_CLASSES] = {"class", "documents", "precision, %", "recall, %",
+                                                  "F1, %"};
+    const int classes = c->classes, said = classes <= MATRIX_CLASSES ? classes : 0;
+    for (int k = 0; k < said; k++) heads[SCORES + k] = c->names[k];
+    fprintf(out,
+            "<h2>The classes</h2>\n<p>Precision: how many of those that were said to be of a class "
+            "are of it. Recall: how many of a class were said to be of it. F1 is their harmonic "
+            "mean.%s</p>\n",
+            said ? " The last columns are what a class's documents were said to be." : "");
+    html_table t = html_table_begin(out, "confusion", "Classes", heads, SCORES + said);
     for (int k = 0; k < classes; k++) {
         const size_t *row = c->confusion + (size_t)k * (size_t)classes;
         const class_score s = score_class(c->confusion, classes, k);
-        fputs("<tr>", out);
-        write_header(out, "row", c->names[k]);
-        fprintf(out, "<td class=\"number\">%zu</td>", s.documents);
-        write_share(out, s.precision);
-        write_share(out, s.recall);
-        write_share(out, s.f1);
-        for (int j = 0; matrix && j < classes; j++) {
-            fprintf(out,
-                    j == k ? "<td class=\"number\"><b>%zu</b></td>"
-                           : "<td class=\"number\">%zu</td>",
-                    row[j]);
+        html_cell(&t, "%s", c->names[k]);
+        html_number(&t, "%.0f", (double)s.documents);
+        html_number(&t, "%.1f", 100 * s.precision);
+        html_number(&t, "%.1f", 100 * s.recall);
+        html_number(&t, "%.1f", 100 * s.f1);
+        for (int j = 0; j < said; j++) {
+            html_number(&t, j == k ? "<b>%.0f</b>" : "%.0f", (double)row[j]);
         }
-        fputs("</tr>\n", out);
     }
-    fprintf(out,
-            "</tbody>\n</table></div>\n<p>The mean F1 of the classes is <b>%.1f&nbsp;%%</b>.</p>\n",
+    html_table_end(&t);
+    fprintf(out, "<p>The mean F1 of the classes is <b>%.1f&nbsp;%%</b>.</p>\n",
             100 * score_macro_f1(c->confusion, classes));
 }
 
 /* Of many classes, the pairs that are mixed up most. */
 static void write_mix_ups(FILE *out, const classified *c) {
+    static const char *const heads[] = {"class", "said to be", "documents"};
     mix_up list[MIX_UPS];
     const int count = score_mix_ups(c->confusion, c->classes, list, MIX_UPS);
     if (count == 0 || c->classes <= 2) return;
-    fputs("<h2>What is mixed up most</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" "
-          "aria-label=\"Mixed up\"><table id=\"mixed-up\">\n<thead><tr><th "
-          "scope=\"col\">class</th><th scope=\"col\">said to be</th><th "
-          "scope=\"col\">documents</th></tr></thead>\n<tbody>\n",
-          out);
+    fputs("<h2>What is mixed up most</h2>\n", out);
+    html_table t = html_table_begin(out, "mixed-up", "Mixed up", heads, 3);
     for (int i = 0; i < count; i++) {
-        fputs("<tr><td>", out);
-        html_text(out, c->names[list[i].class]);
-        fputs("</td><td>", out);
-        html_text(out, c->names[list[i].said]);
-        fprintf(out, "</td><td class=\"number\">%zu</td></tr>\n", list[i].documents);
+        html_cell(&t, "%s", c->names[list[i].class]);
+        html_cell(&t, "%s", c->names[list[i].said]);
+        html_number(&t, "%.0f", (double)list[i].documents);
     }
-    fputs("</tbody>\n</table></div>\n", out);
+    html_table_end(&t);
 }
 
 /* In one sentence, whether the chosen way is better than n-grams. */
@@ -141,27 +106,20 @@ static void write_verdict(FILE *out, const classified *c) {
 }
 
 static void write_mistakes(FILE *out, const classified *c) {
-    fputs("<h2>The surest mistakes</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" "
-          "aria-label=\"Mistakes\"><table id=\"mistakes\">\n<thead><tr><th "
-          "scope=\"col\">class</th><th scope=\"col\">said to be</th><th scope=\"col\">sure "
-          "by, %</th><th scope=\"col\">text</th></tr></thead>\n<tbody>\n",
-          out);
+    static const char *const heads[] = {"class", "said to be", "sure by, %", "text"};
+    fputs("<h2>The surest mistakes</h2>\n", out);
+    html_table t = html_table_begin(out, "mistakes", "Mistakes", heads, 4);
     for (int i = 0; i < c->mistake_count; i++) {
         const mistake *m = &c->mistakes[i];
         size_t length;
-        const uint8_t *whole = corpus_text(c->texts, m->document, &length);
-        char *text = mem_format("%.*s%s", length > EXCERPT ? EXCERPT : (int)length,
-                                (const char *)whole, length > EXCERPT ? " \xE2\x80\xA6" : "");
-        fputs("<tr><td>", out);
-        html_text(out, c->names[m->class]);
-        fputs("</td><td>", out);
-        html_text(out, c->names[m->said]);
-        fprintf(out, "</td><td class=\"number\">%.0f</td><td>", 100 * m->probability);
-        html_text(out, text);
-        fputs("</td></tr>\n", out);
-        free(text);
+        const char *text = (const char *)corpus_text(c->texts, m->document, &length);
+        html_cell(&t, "%s", c->names[m->class]);
+        html_cell(&t, "%s", c->names[m->said]);
+        html_number(&t, "%.0f", 100 * m->probability);
+        html_cell(&t, "%.*s%s", length > EXCERPT ? EXCERPT : (int)length, text,
+                  length > EXCERPT ? " \xE2\x80\xA6" : "");
     }
-    fputs("</tbody>\n</table></div>\n", out);
+    html_table_end(&t);
 }
 
 bool classified_write_page(const classified *c, const char *path, error *err) {

@@ -177,44 +177,29 @@ static void drawing_free(drawing *d) {
 
 /* ----------------------------------------------------------------------------------- tables */
 
-static void write_cell(FILE *out, const char *format, double value) {
-    fputs("<td class=\"number\">", out);
-    if (isnan(value)) {
-        fputs("none", out);
-    } else {
-        fprintf(out, format, value);
-    }
-    fputs("</td>", out);
-}
-
-static void write_count(FILE *out, double value) {
-    char text[32];
-    fprintf(out, "<td class=\"number\">%s</td>",
-            isnan(value) ? "none" : html_count(text, (int64_t)value));
-}
-
 static void write_runs(FILE *out, const curves *c) {
-    fputs("<h2>Runs</h2>\n<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Runs\">\n"
-          "<table>\n<thead><tr><th scope=\"col\">run</th><th scope=\"col\">updates</th>"
-          "<th scope=\"col\">bytes</th><th scope=\"col\">minutes</th><th scope=\"col\">bytes/s</th>"
-          "<th scope=\"col\">training, last</th><th scope=\"col\">validation, last</th>"
-          "<th scope=\"col\">validation, best</th></tr></thead>\n<tbody>\n",
-          out);
+    static const char *const heads[] = {"run",
+                                        "updates",
+                                        "bytes",
+                                        "minutes",
+                                        "bytes/s",
+                                        "training, last",
+                                        "validation, last",
+                                        "validation, best"};
+    fputs("<h2>Runs</h2>\n", out);
+    html_table t = html_table_begin(out, "runs", "Runs", heads, 8);
     for (int i = 0; i < c->count; i++) {
         const run_log *log = &c->runs[i].log;
-        fputs("<tr><th scope=\"row\">", out);
-        html_text(out, c->runs[i].name);
-        fputs("</th>", out);
-        write_count(out, run_log_last(log, LOG_STEP));
-        write_count(out, run_log_last(log, LOG_BYTES));
-        write_cell(out, "%.1f", run_log_last(log, LOG_SECONDS) / 60);
-        write_count(out, run_log_last(log, LOG_RATE));
-        write_cell(out, "%.4f", run_log_last(log, LOG_BPC));
-        write_cell(out, "%.4f", run_log_last(log, LOG_VALID_BPC));
-        write_cell(out, "%.4f", run_log_least(log, LOG_VALID_BPC));
-        fputs("</tr>\n", out);
+        html_cell(&t, "%s", c->runs[i].name);
+        html_number(&t, NULL, run_log_last(log, LOG_STEP));
+        html_number(&t, NULL, run_log_last(log, LOG_BYTES));
+        html_number(&t, "%.1f", run_log_last(log, LOG_SECONDS) / 60);
+        html_number(&t, NULL, run_log_last(log, LOG_RATE));
+        html_number(&t, "%.4f", run_log_last(log, LOG_BPC));
+        html_number(&t, "%.4f", run_log_last(log, LOG_VALID_BPC));
+        html_number(&t, "%.4f", run_log_least(log, LOG_VALID_BPC));
     }
-    fputs("</tbody>\n</table></div>\n", out);
+    html_table_end(&t);
 }
 
 /* Finds the values of a key in all runs: "" if a run has no config. Returns whether they differ. */
@@ -233,33 +218,21 @@ static bool key_values(const curves *c, const config_key *key, char *values[]) {
 
 static void write_differences(FILE *out, const curves *c) {
     char *values[CURVES_MOST_RUNS];
-    int found = 0;
+    const char *heads[1 + CURVES_MOST_RUNS] = {"key"};
+    html_table t = {0};
     fputs("<h2>In what their configs differ</h2>\n", out);
+    for (int i = 0; i < c->count; i++) heads[i + 1] = c->runs[i].name;
     for (int k = 0; k < option_count; k++) {
         if (key_values(c, &option_keys[k], values)) {
-            if (found++ == 0) {
-                fputs("<div class=\"wide\" tabindex=\"0\" role=\"group\" "
-                      "aria-label=\"Differences\">\n<table id=\"differences\">\n<thead><tr>"
-                      "<th scope=\"col\">key</th>",
-                      out);
-                for (int i = 0; i < c->count; i++) {
-                    fputs("<th scope=\"col\">", out);
-                    html_text(out, c->runs[i].name);
-                    fputs("</th>", out);
-                }
-                fputs("</tr></thead>\n<tbody>\n", out);
-            }
-            fprintf(out, "<tr><th scope=\"row\">%s</th>", option_keys[k].path);
-            for (int i = 0; i < c->count; i++) {
-                fputs("<td>", out);
-                html_text(out, values[i]);
-                fputs("</td>", out);
-            }
-            fputs("</tr>\n", out);
+            if (!t.out)
+                t = html_table_begin(out, "differences", "Differences", heads, c->count + 1);
+            html_cell(&t, "%s", option_keys[k].path);
+            for (int i = 0; i < c->count; i++) html_cell(&t, "%s", values[i]);
         }
         for (int i = 0; i < c->count; i++) free(values[i]);
     }
-    fputs(found ? "</tbody>\n</table></div>\n" : "<p>In no key.</p>\n", out);
+    if (t.out) html_table_end(&t);
+    if (!t.out) fputs("<p>In no key.</p>\n", out);
     for (int i = 0; i < c->count; i++) {
         if (c->runs[i].options) continue;
         fputs("<p>", out);

@@ -1,9 +1,13 @@
 #include "page/html.h"
 
+#include "core/memory.h"
 #include "core/utf8.h"
 #include "page/assets.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------------------------- text */
@@ -82,4 +86,51 @@ void html_end(FILE *out, const char *const *scripts, int count) {
     fputs("</main>\n", out);
     for (int i = 0; i < count; i++) fprintf(out, "<script>\n%s</script>\n", scripts[i]);
     fputs("</body>\n</html>\n", out);
+}
+
+/* ------------------------------------------------------------------------------------ tables */
+
+html_table html_table_begin(FILE *out, const char *id, const char *label, const char *const *heads,
+                            int columns) {
+    fprintf(out,
+            "<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"%s\"><table "
+            "id=\"%s\">\n%s",
+            label, id, heads ? "<thead><tr>" : "");
+    for (int i = 0; heads && i < columns; i++) {
+        fputs("<th scope=\"col\">", out);
+        html_text(out, heads[i]);
+        fputs("</th>", out);
+    }
+    fputs(heads ? "</tr></thead>\n<tbody>\n" : "<tbody>\n", out);
+    return (html_table){out, columns, 0};
+}
+
+static void end_cell(html_table *t, const char *tag) {
+    fputs(tag, t->out);
+    t->next = (t->next + 1) % t->columns;
+    if (t->next == 0) fputs("</tr>\n", t->out);
+}
+
+void html_cell(html_table *t, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char *text = mem_format_list(format, arguments);
+    va_end(arguments);
+    const bool first = t->next == 0;
+    fputs(first ? "<tr><th scope=\"row\">" : "<td>", t->out);
+    html_text(t->out, text);
+    end_cell(t, first ? "</th>" : "</td>");
+    free(text);
+}
+
+void html_number(html_table *t, const char *format, double value) {
+    char text[32];
+    fputs("<td class=\"number\">", t->out);
+    if (!isnan(value) && format) fprintf(t->out, format, value);
+    if (!isnan(value) && !format) fputs(html_count(text, (int64_t)value), t->out);
+    end_cell(t, "</td>");
+}
+
+void html_table_end(html_table *t) {
+    fputs("</tbody>\n</table></div>\n", t->out);
 }

@@ -218,15 +218,12 @@ static void write_sample(FILE *out, const report *r) {
 }
 
 static void write_facts(FILE *out, const facts *f) {
-    fputs("<div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"Facts\"><table "
-          "id=\"facts\">\n<tbody>\n",
-          out);
+    html_table t = html_table_begin(out, "facts", "Facts", NULL, 2);
     for (int i = 0; i < f->count; i++) {
-        fprintf(out, "<tr><th scope=\"row\">%s</th><td>", f->items[i].name);
-        html_text(out, f->items[i].value);
-        fputs("</td></tr>\n", out);
+        html_cell(&t, "%s", f->items[i].name);
+        html_cell(&t, "%s", f->items[i].value);
     }
-    fputs("</tbody>\n</table></div>\n", out);
+    html_table_end(&t);
 }
 
 static void write_probe(FILE *out, const saved_probe *p, int64_t hidden) {
