@@ -26,9 +26,9 @@ void html_json(FILE *out, const char *id, const char *json, size_t length);
 void html_begin(FILE *out, const char *title, int reload);
 void html_end(FILE *out, const char *const *scripts, int count);
 
-/* A table on a screen that may be too narrow for it; `label` is for readers of screens. It has a head
- * unless `heads` [columns] is NULL. html_cell and html_number write the next cell, row by row; the
- * first of a row heads it. A number is written by `format`, which may have tags, or with commas
+/* A table on a screen that may be too narrow for it; `label` is for readers of screens. It has a
+ * head unless `heads` [columns] is NULL. html_cell and html_number write the next cell, row by row;
+ * the first of a row heads it. A number is written by `format`, which may have tags, or with commas
  * where that is NULL; a NaN leaves the cell empty. */
 typedef struct html_table {
     FILE *out;
