@@ -10,7 +10,6 @@ import random
 import re
 import shutil
 import subprocess
-import time
 
 import cli
 
@@ -335,9 +334,7 @@ class Classify(cli.Case):
         self.write("a.csv", as_csv(reviews(80, 1)))
         process = self.start("classify", "--train", "a.csv", "--out", "two", "--minutes", "1", *self.cpu)
         try:
-            while not (self.folder / "two/run/config.yaml").exists():
-                self.assertIsNone(process.poll())
-                time.sleep(0.01)
+            self.wait_for("two/run/config.yaml", process)
             _, err = self.classify("--train", "a.csv", "--model", "run", "--out", "two", status=1)
             self.assertIn("two: another run is using it", err)
         finally:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import time
 import unittest
 import zlib
 from pathlib import Path
@@ -84,6 +85,12 @@ class Case(unittest.TestCase):
         return subprocess.Popen([PROGRAM, *map(str, arguments)], cwd=self.folder, text=True,
                                 errors="surrogateescape", stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, **options)
+
+    def wait_for(self, name, process):
+        """Waits until a process that goes on has made a file."""
+        while not (self.folder / name).exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.01)
 
     def run_program(self, *arguments, status=0, **options):
         process = self.start(*arguments, **options)

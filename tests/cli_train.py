@@ -12,7 +12,6 @@ import re
 import signal
 import struct
 import subprocess
-import time
 
 import cli
 from cli import RUN_FILES, documents, sized, split_safetensors, change_metadata
@@ -139,8 +138,7 @@ class Train(cli.Case):
 
     def test_two_runs_in_a_folder(self):
         first = self.start("train", "config.yaml", "--out", "run", "--set", "train.steps=100000")
-        while not (self.folder / "run/metrics.jsonl").exists():
-            time.sleep(0.01)
+        self.wait_for("run/metrics.jsonl", first)
         for start in [], ["--resume"], ["--overwrite"]:
             out, err = self.run_program("train", "config.yaml", "--out", "run", *start, status=1)
             self.assertEqual((out, err), ("", "smallworld: run: another run is using it\n"))
@@ -177,8 +175,7 @@ class Train(cli.Case):
         start = ["train", "config.yaml", "--out", "run", "--overwrite", "--set",
                  f"train.init={first['checkpoint']}", "--set"]
         process = self.start(*start, "train.steps=100000", "--set", "train.valid_every=1000000")
-        while not (self.folder / "run/next/metrics.jsonl").exists():
-            time.sleep(0.01)
+        self.wait_for("run/next/metrics.jsonl", process)
         process.kill()
         process.communicate()
         for path, content in before.items():

@@ -11,7 +11,6 @@ import lzma
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import browser
@@ -306,12 +305,9 @@ class Plot(Page):
         self.config("long.yaml", train_steps=None, train_epochs=100000, train_log_every=5)
         process = self.start("train", "long.yaml", "--out", "run")
         try:
-            while not (self.folder / "run/config.yaml").exists():  # long before its first line of metrics
-                self.assertIsNone(process.poll())
+            self.wait_for("run/config.yaml", process)  # long before its first line of metrics
             follower = self.start("plot", "run", "--out", "page.html", "--follow")
-            while not (self.folder / "page.html").exists():
-                self.assertIsNone(follower.poll())
-                time.sleep(0.1)
+            self.wait_for("page.html", follower)
             self.assertIn("http-equiv=\"refresh\"", (self.folder / "page.html").read_text())
         finally:
             process.send_signal(signal.SIGINT)

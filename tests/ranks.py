@@ -305,7 +305,8 @@ class Training(Case):
         self.addCleanup(patience.cancel)
         for rank, process in enumerate(ranks):  # the second one is suspended where it waits for the first
             os.kill(process, signal.SIGSTOP)
-            os.kill(ranks[0], signal.SIGCONT) if rank else None
+            if rank:
+                os.kill(ranks[0], signal.SIGCONT)
             named = f"rank {rank} has been silent for 0.5 seconds; the others wait for it"
             self.assertTrue(any(named in line for line in run.stderr), named)
         os.kill(ranks[1], signal.SIGCONT)

@@ -88,11 +88,10 @@ int64_t corpus_hash(const corpus *c);
 
 /* ----------------------------------------------------------- texts for prediction and for pages */
 
-/* Labelled documents, one document on each line, or one whole file. */
-/* Reads a file, or standard input if `path` is "-". A file of documents is read as corpus_read
- * reads it. In any other file each line, also an empty one, is an unlabelled document (label -1),
- * framed like the others. With `whole`, the file is one raw text. Refuses what corpus_read
- * refuses. */
+/* Reads labelled documents, one on each line, or one whole file; from standard input if `path` is
+ * "-". A file of documents is read as corpus_read reads it. In any other file each line, also an
+ * empty one, is an unlabelled document (label -1), framed like the others. With `whole`, the file
+ * is one raw text. Refuses what corpus_read refuses. */
 corpus *texts_read(const char *path, bool whole, const corpus_options *options, error *err);
 
 /* The same in parts, of which `take` becomes the owner: of lines from a pipe, those that have come;

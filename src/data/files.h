@@ -79,6 +79,7 @@ void file_kind_warn(const char *name, const char *kind);
 /* A folder stands for the files in it and in its subfolders, in the order of their names' bytes,
  * hidden ones left out; a file whose name ends in .list names a file on each line, relative to the
  * list's own folder; any other name, and "-", stands for itself. */
+
 typedef bool paths_visit(void *data, const char *path, error *err);
 
 /* Visits each file in order, until a visit fails. Refuses folders and lists without files. */

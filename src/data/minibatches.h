@@ -33,6 +33,7 @@ void sequence_copy(const sequence *s, uint64_t position, size_t count, uint8_t *
  * length, one for each stream. Update u of an epoch reads the next `steps` bytes of each stripe.
  * The targets are the bytes that follow each of them. The rest at the end of the stripes, shorter
  * than an update, is dropped. */
+
 typedef struct reader reader;
 
 typedef struct minibatch {

@@ -224,15 +224,19 @@ static void write_differences(FILE *out, const curves *c) {
     for (int i = 0; i < c->count; i++) heads[i + 1] = c->runs[i].name;
     for (int k = 0; k < option_count; k++) {
         if (key_values(c, &option_keys[k], values)) {
-            if (!t.out)
+            if (!t.out) {
                 t = html_table_begin(out, "differences", "Differences", heads, c->count + 1);
+            }
             html_cell(&t, "%s", option_keys[k].path);
             for (int i = 0; i < c->count; i++) html_cell(&t, "%s", values[i]);
         }
         for (int i = 0; i < c->count; i++) free(values[i]);
     }
-    if (t.out) html_table_end(&t);
-    if (!t.out) fputs("<p>In no key.</p>\n", out);
+    if (t.out) {
+        html_table_end(&t);
+    } else {
+        fputs("<p>In no key.</p>\n", out);
+    }
     for (int i = 0; i < c->count; i++) {
         if (c->runs[i].options) continue;
         fputs("<p>", out);
