@@ -8,7 +8,8 @@
  *   device/    the backend's state, errors and launches, inline PTX behind names, random numbers,
  *              sums that do not depend on their order
  *
- * A file X.cu holds kernel X, X_plan.cu the tables that it walks, X.cuh what these two agree on. */
+ * A file X.cu holds kernel X; the tables that it walks, if any, are made in plan/X.c, beside this
+ * folder, and plan/X.h has what these two agree on. */
 #include "bench/measure.h"
 #include "cell/cell.h"
 #include "cell/hubs.h"

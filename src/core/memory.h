@@ -26,6 +26,6 @@ char *mem_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 char *mem_format_list(const char *format, va_list arguments) __attribute__((format(printf, 1, 0)));
 
 /* Ends the program as they all do, for a library that could not allocate. */
-_Noreturn void mem_give_up(size_t count, size_t size);
+void mem_give_up(size_t count, size_t size) __attribute__((noreturn));
 
 #endif

@@ -181,7 +181,7 @@ hub_tables *hubs_plan(backend *be, device_layout *device, const layout *l) {
         const int blocks = hidden / cells[i], chunks = (hubs + KC - 1) / KC;
         if (hidden % cells[i] || blocks > WITH_CELLS(cells[i], hubs_together, be)) continue;
         const size_t width = (size_t)chunks * KC;
-        hub_tables *t = layout_plan<hub_tables>(device);
+        hub_tables *t = (hub_tables *)layout_host_block(device, sizeof *t);
         t->cells = cells[i];
         t->counters = (uint32_t *)layout_device_block(
             be, device, COUNTERS * COUNTER_WORDS * sizeof *t->counters);

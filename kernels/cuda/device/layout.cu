@@ -1,11 +1,14 @@
 #include "device/layout.h"
 
+extern "C" {
+#include "core/memory.h"
+}
+
 static void keep(device_layout *device, void *block, bool on_device) {
     if (device->block_count == device->block_room) {
         device->block_room = max(32, 2 * device->block_room);
-        device->blocks = (layout_block *)realloc(device->blocks, (size_t)device->block_room *
-                                                                     sizeof *device->blocks);
-        if (!device->blocks) abort();
+        device->blocks = (layout_block *)mem_resize(device->blocks, (size_t)device->block_room,
+                                                    sizeof *device->blocks);
     }
     device->blocks[device->block_count++] = {block, on_device};
 }
@@ -22,29 +25,59 @@ void *layout_device_block(backend *be, device_layout *device, size_t bytes) {
 }
 
 void *layout_host_block(device_layout *device, size_t bytes) {
-    void *block = host_array<char>(bytes);
+    void *block = mem_alloc(1, bytes);
     keep(device, block, false);
     return block;
 }
 
+static void *plan_host(planner *gpu, size_t bytes) {
+    return layout_host_block(((cuda_planner *)gpu)->device, bytes);
+}
+
+static void *plan_table(planner *gpu, const void *table, size_t bytes) {
+    const cuda_planner *own = (const cuda_planner *)gpu;
+    void *copied = layout_device_block(own->be, own->device, bytes);
+    if (copied && table) own->be->upload(own->be, copied, table, bytes);
+    return copied;
+}
+
+static partial_sums plan_partial(planner *gpu, const char *kernel, size_t slots, size_t floats) {
+    const cuda_planner *own = (const cuda_planner *)gpu;
+    partial_sums p = {(float *)plan_table(gpu, NULL, slots * floats * sizeof(float)),
+                      (int *)plan_table(gpu, NULL, slots * sizeof(int)),
+                      cuda_stuck_word(own->be, kernel)};
+    if (p.full) own->be->zero(own->be, p.full, slots * sizeof *p.full);
+    return p;
+}
+
+cuda_planner layout_planner(backend *be, device_layout *device) {
+    const cuda_backend *cuda = cuda_of(be);
+    return {{cuda->processors, cuda->hopper, plan_host, plan_table, plan_partial}, be, device};
+}
+
+/* A copy of a layout's table. */
+static int *copy_table(planner *gpu, const int *table, int count) {
+    return (int *)plan_table(gpu, table, (size_t)count * sizeof *table);
+}
+
 device_layout *cuda_layout_create(backend *be, const layout *l) {
-    device_layout *device = host_array<device_layout>(1);
+    device_layout *device = (device_layout *)mem_alloc(1, sizeof *device);
     layout *host = &device->host;
     *host = *l;
     if (layout_is_dense(l)) {
         host->row_start = host->row_column = NULL;
         host->column_start = host->column_row = host->column_block = NULL;
     } else {
-        const size_t blocks = (size_t)l->blocks;
-        host->row_start = layout_table(be, device, l->row_start, (size_t)l->out_nodes + 1);
-        host->row_column = layout_table(be, device, l->row_column, blocks);
+        cuda_planner gpu = layout_planner(be, device);
+        host->row_start = copy_table(&gpu.of, l->row_start, l->out_nodes + 1);
+        host->row_column = copy_table(&gpu.of, l->row_column, l->blocks);
         host->column_start = host->row_start;
         host->column_row = host->row_column;
         if (!layout_is_symmetric(l)) {
-            host->column_start = layout_table(be, device, l->column_start, (size_t)l->in_nodes + 1);
-            host->column_row = layout_table(be, device, l->column_row, blocks);
+            host->column_start = copy_table(&gpu.of, l->column_start, l->in_nodes + 1);
+            host->column_row = copy_table(&gpu.of, l->column_row, l->blocks);
         }
-        host->column_block = layout_table(be, device, l->column_block, blocks);
+        host->column_block = copy_table(&gpu.of, l->column_block, l->blocks);
     }
     return device;
 }
@@ -78,7 +111,7 @@ static int *copy_map(backend *be, const int *map, int positions, int taps) {
 }
 
 tap_table *cuda_taps_create(backend *be, const tap_table *host) {
-    tap_table *made = host_array<tap_table>(1);
+    tap_table *made = (tap_table *)mem_alloc(1, sizeof *made);
     *made = *host;
     made->source = copy_map(be, host->source, host->out_positions, host->taps);
     made->target = copy_map(be, host->target, host->in_positions, host->taps);

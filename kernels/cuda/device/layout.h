@@ -4,6 +4,7 @@
 #define SMALLWORLD_KERNELS_CUDA_DEVICE_LAYOUT_H
 
 #include "device/device.h"
+#include "plan/plan.h"
 
 enum { MOST_KERNELS = 16 /* rows of products/dispatch.cu */ };
 
@@ -22,29 +23,18 @@ struct device_layout {
     size_t bytes; /* of those on the device */
 };
 
+/* Plans for a layout on this GPU. */
+typedef struct cuda_planner {
+    planner of; /* first: a cuda_planner is a planner */
+    backend *be;
+    device_layout *device;
+} cuda_planner;
+
+cuda_planner layout_planner(backend *be, device_layout *device);
+
 /* Device memory, and zeroed host memory, of `bytes` bytes. Both belong to the layout. */
 void *layout_device_block(backend *be, device_layout *device, size_t bytes);
 void *layout_host_block(device_layout *device, size_t bytes);
-
-/* Copies a table of `count` elements to the device; the copy belongs to the layout. */
-template <typename T>
-static inline T *layout_table(backend *be, device_layout *device, const T *table, size_t count) {
-    T *copied = (T *)layout_device_block(be, device, count * sizeof *table);
-    if (copied) be->upload(be, copied, table, count * sizeof *table);
-    return copied;
-}
-
-/* A kernel's plan, zeroed. */
-template <typename T> static inline T *layout_plan(device_layout *device) {
-    return (T *)layout_host_block(device, sizeof(T));
-}
-
-/* Host memory of `count` zeroed elements; the caller frees it. */
-template <typename T> static inline T *host_array(size_t count) {
-    T *array = (T *)calloc(count ? count : 1, sizeof *array);
-    if (!array) abort();
-    return array;
-}
 
 device_layout *cuda_layout_create(backend *be, const layout *l);
 void cuda_layout_free(backend *be, device_layout *device);

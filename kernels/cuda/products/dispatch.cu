@@ -240,6 +240,7 @@ static int find_kernel(const backend *be, const device_layout *device, const pro
 }
 
 void products_plan(backend *be, device_layout *device, const layout *l) {
+    cuda_planner gpu = layout_planner(be, device);
     for (int op = FPROP; op <= WGRAD; op++) {
         const bool forced = is_forced(be, l, (operation)op);
         for (int i = 0; i < KERNELS; i++) {
@@ -247,7 +248,7 @@ void products_plan(backend *be, device_layout *device, const layout *l) {
             if (!(k->operations & ONLY(op)) || !serves(be, k) || !k->fits->holds(l)) continue;
             if (forced && !is_named(be, k)) continue;
             if (l->taps && !(k->operations & TAPS)) continue;
-            if (k->plan && !device->plan[i]) device->plan[i] = k->plan(be, device, l);
+            if (k->plan && !device->plan[i]) device->plan[i] = k->plan(&gpu.of, l);
             if (k->takes == &all_calls && k->prefers == &all_calls) break; /* none goes past it */
         }
     }

@@ -19,10 +19,9 @@ typedef struct product_call {
     const tap_table *taps;
 } product_call;
 
-/* A kernel has up to three functions. `plan` makes its tables for a layout, `l` on the host, and
- * returns them (never NULL); they belong to the layout. `run` launches it with them. */
+/* A kernel has up to three functions. `plan`, see plan/plan.h, makes its tables for a layout; they
+ * belong to the layout. `run` launches it with them. */
 typedef bool kernel_takes(const device_layout *device, const void *plan, const product_call *c);
-typedef void *kernel_plan(backend *be, device_layout *device, const layout *l);
 typedef void kernel_run(backend *be, const device_layout *device, const void *plan,
                         const product_call *c);
 

@@ -7,7 +7,7 @@
  * transposed; for dgrad the rows of an output node, of all gates. Of several gates fprop sees as
  * many nodes with the same sources. A stage of the ring brings 32 or 64 of these rows. Nodes are
  * cut into parts of a few nodes each. A thread block loads the union of a part's sources once,
- * while the sums of all its nodes stay in registers. gather_plan.cu cuts the parts in the way that
+ * while the sums of all its nodes stay in registers. plan/gather.c cuts the parts in the way that
  * should be faster:
  *
  *   evenly: neighbouring nodes' lists, one after another, into as many equal parts as there are
@@ -51,7 +51,10 @@
  *
  * Blocks of 64 and of 128 take, at 128, 256 and 512 columns, 60, 98, 175 and 60, 95, 167 us; loads
  * hold these. What did not help: docs/kernels/fprop-dgrad.md. */
-#include "products/hopper/gather.cuh"
+#include "plan/gather.h"
+#include "products/hopper/hopper.cuh"
+
+static_assert(nodes_of_part(32, 1, 1) <= PART_NODES, "a source has a bit for each");
 
 enum {
     CONSUMER_SUMS = 160, /* a thread's, beyond which producers must leave it registers */

@@ -11,12 +11,10 @@
 #pragma nv_diag_suppress 177 /* the helpers are unused when other GPUs are compiled for */
 
 enum {
-    GROUP = 128,           /* a warpgroup */
-    CONSUMERS = 2 * GROUP, /* they multiply */
+    GROUP = 128,                     /* a warpgroup */
+    CONSUMERS = CONSUMER_WARPS * 32, /* they multiply */
     THREADS = CONSUMERS + GROUP,
-    CONSUMER_WARPS = CONSUMERS / 32,
-    BOX = 64,          /* columns of a box of activations: one swizzled row of 128 bytes */
-    BOX_ROW = BOX * 2, /* its bytes */
+    BOX_ROW = BOX * 2, /* bytes of a box's swizzled row */
     MOST_SHARED = 227 << 10,
     RING_ROOM = 2048 /* of it for what stands beside a ring: barriers, notes, alignment */
 };
@@ -147,14 +145,6 @@ static __device__ inline void stage_rows(uint32_t to, const float (&d)[4][4]) {
  * and the owner adds them up, nearest part first. A part only waits for parts before it. Where a
  * part leaves its sums, each product says. */
 
-enum { PARTIAL_FLOATS = 8 << 20 /* in all slots together, at most */ };
-
-typedef struct partial_sums {
-    float *sums;     /* slots of equal size */
-    int *full;       /* a flag for each slot; all are 0 between launches */
-    uint32_t *stuck; /* see device/waits.cuh */
-} partial_sums;
-
 /* Marks a slot as full. One thread calls this, after a barrier with those that stored the sums. */
 static __device__ inline void raise_flag(int *flag, int value = 1) {
     __threadfence();
@@ -186,17 +176,6 @@ static __device__ __forceinline__ void add_four_sums(float *sum, float4 more) {
 }
 
 /* -------------------------------------------------------------------------------- on the host */
-
-/* Allocates `slots` slots of `floats` floats, for launches of the kernel of this name with one
- * layout. */
-static inline partial_sums partial_sums_create(backend *be, device_layout *device,
-                                               const char *kernel, size_t slots, size_t floats) {
-    partial_sums p = {(float *)layout_device_block(be, device, slots * floats * sizeof(float)),
-                      (int *)layout_device_block(be, device, slots * sizeof(int)),
-                      cuda_stuck_word(be, kernel)};
-    if (p.full) be->zero(be, p.full, slots * sizeof *p.full);
-    return p;
-}
 
 /* Describes a tensor for TMA: `rank` dimensions, innermost first; strides in bytes, of all but the
  * innermost. */

@@ -28,7 +28,8 @@
  * loads alone take 157 and the products alone 213, and 0.03, 68 us, 44 and 64. A warpgroup waits
  * for each step's products before it loads the next weights, as registers for both are not to be
  * had; the other two fill only part of this gap. */
-#include "products/hopper/small_blocks.cuh"
+#include "plan/small_blocks.h"
+#include "products/hopper/hopper.cuh"
 
 enum {
     SMALL_GROUPS = 3, /* warpgroups that multiply, of 64 units each */

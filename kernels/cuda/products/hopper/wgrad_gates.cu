@@ -16,7 +16,6 @@
  * and a depth of 65,536. See docs/kernels/wgrad.md for what that replaced.
  */
 #include "products/hopper/hopper.cuh"
-#include "products/node_lists.h"
 
 typedef struct wgrad_gates_arguments {
     const int *start, *row, *column; /* first block of each tile; each block's nodes */
@@ -146,8 +145,8 @@ static void launch(backend *be, const device_layout *device, const product_call 
                          DEEP_BYTES, dy_map, x_map, p);
 }
 
-void *wgrad_gates_plan(backend *be, device_layout *device, const layout *l) {
-    return row_groups_create(be, device, l, DEEP_N);
+void *wgrad_gates_plan(planner *gpu, const layout *l) {
+    return row_groups_plan(gpu, l, DEEP_N);
 }
 
 void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,

@@ -24,8 +24,9 @@
  * batch `SLOTS` of them, mostly of the same row, and loads dy's fragments once for these. wgmma's
  * products have 64 rows, so tiles would need partners, which sparse patterns rarely have.
  *
- * wgrad_one_gate_plan.cu makes the tasks. */
-#include "products/hopper/wgrad_one_gate.cuh"
+ * plan/wgrad_one_gate.c makes the tasks. */
+#include "plan/wgrad_one_gate.h"
+#include "products/hopper/hopper.cuh"
 
 enum {
     STEPS = 4, /* products of a tile, of 16 columns each */

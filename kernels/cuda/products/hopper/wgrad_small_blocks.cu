@@ -17,12 +17,13 @@
  * and columns of blocks, whose operands it brings once for all of them; their sums stay in
  * registers for the whole depth. With random blocks of 8 a task brings 0.2 / 0.3 / 0.4 / 0.7 / 1.0
  * blocks' rows for each block it makes at density 0.2 / 0.1 / 0.05 / 0.03 / 0.01; below 0.05 that
- * sets the pace. wgrad_small_blocks_plan.cu makes the tasks.
+ * sets the pace. plan/wgrad_small_blocks.c makes the tasks.
  *
  * A stage of the ring has all that a task needs of 64 columns, or of 32, as two must find room: TMA
  * takes as long for a row of 64 bytes as for two thirds of one of 128. Boxes have eight
  * neighbouring blocks' rows or one's. */
-#include "products/hopper/wgrad_small_blocks.cuh"
+#include "plan/wgrad_small_blocks.h"
+#include "products/hopper/hopper.cuh"
 
 enum {
     STRIP_CONSUMERS = STRIP_WARPS * 32,

@@ -326,8 +326,8 @@ __global__ void __launch_bounds__(THREADS, Tile::BLOCKS)
 /* ------------------------------------------------------------------------------------ launches */
 
 /* Also of fp32. */
-void *portable_wgrad_plan(backend *be, device_layout *device, const layout *l) {
-    return row_groups_create(be, device, l, WGRAD_COLUMNS);
+void *portable_wgrad_plan(planner *gpu, const layout *l) {
+    return row_groups_plan(gpu, l, WGRAD_COLUMNS);
 }
 
 static bool has_empty_list(const int *start, int nodes) {
@@ -343,7 +343,8 @@ typedef struct cuts {
     uint32_t *stuck;
 } cuts;
 
-void *portable_bf16_plan(backend *be, device_layout *device, const layout *l) {
+void *portable_bf16_plan(planner *gpu, const layout *l) {
+    backend *be = ((cuda_planner *)gpu)->be;
     cuda_backend *cuda = cuda_of(be);
     const size_t flags = (size_t)cuda->processors * TOGETHER * sizeof *cuda->part_flags;
     if (!cuda->part_flags) {
@@ -352,7 +353,7 @@ void *portable_bf16_plan(backend *be, device_layout *device, const layout *l) {
             cuda_ok(be, cudaMalloc(&cuda->part_flags, flags), "memory") &&
             cuda_ok(be, cudaMemsetAsync(cuda->part_flags, 0, flags, cuda->stream), "memory");
     }
-    cuts *made = layout_plan<cuts>(device);
+    cuts *made = (cuts *)gpu->host(gpu, sizeof *made);
     made->rows = !l->taps && l->in_block >= PANEL && !has_empty_list(l->row_start, l->out_nodes);
     made->columns = !l->taps && l->gates * l->in_block % PANEL == 0 &&
                     !has_empty_list(l->column_start, l->in_nodes);

@@ -27,8 +27,8 @@
  * have to share activations. What did not help: docs/kernels/fprop-dgrad.md. */
 #include "device/hopper_ptx.cuh"
 #include "device/ptx.cuh"
+#include "plan/few_columns.h"
 #include "products/kernels.h"
-#include "products/portable/few_columns.cuh"
 
 enum {
     MOST_WARPS = 4, /* of a thread block */

@@ -2,7 +2,6 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_PRODUCT_CUH
 #define SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_PRODUCT_CUH
 
-#include "products/node_lists.h"
 #include "products/products.h"
 
 /* What an operation works on, as its kernel needs it. */

@@ -1,8 +1,8 @@
-/* What small_blocks and the tables of its parts agree on; see small_blocks.cu. */
-#ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_SMALL_BLOCKS_CUH
-#define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_SMALL_BLOCKS_CUH
+/* The tables of small_blocks: parts of its work. */
+#ifndef SMALLWORLD_KERNELS_PLAN_SMALL_BLOCKS_H
+#define SMALLWORLD_KERNELS_PLAN_SMALL_BLOCKS_H
 
-#include "products/hopper/hopper.cuh"
+#include "plan/plan.h"
 
 /* Work for Hopper's small_blocks: parts of 192 units of the result, from long to short, each with
  * the union of its nodes' sources in stages. The four gates count as separate nodes (fprop) or

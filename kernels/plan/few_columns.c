@@ -1,6 +1,8 @@
 /* The tasks of few_columns: a node's list each, or a share of a long one. */
-#include "products/kernels.h"
-#include "products/portable/few_columns.cuh"
+#include "plan/few_columns.h"
+#include "core/memory.h"
+
+#include <stdlib.h>
 
 enum {
     LEAST_DEPTH = 512, /* of k, that is worth a task of its own ... */
@@ -16,20 +18,20 @@ static int by_length(const void *a, const void *b) {
 }
 
 /* Makes the tasks of nodes whose results are `tiles` tiles of `units` units each; an entry is
- * 2^log_k of k. A list above `most` entries is cut into parts, a power of two of them. A cluster
+ * `depth` of k. A list above `most` entries is cut into parts, a power of two of them. A cluster
  * has as many tasks as the most parts of a list, and the last cluster is filled up. */
-static void build_tasks(backend *be, device_layout *device, few_columns_tasks *made,
-                        const int *start, int nodes, int tiles, int units, int log_k) {
-    const int lists = nodes * tiles, share = start[nodes] * tiles / (2 * cuda_of(be)->processors);
-    const int most = max(max(share, (units < 32 ? LEAST_SMALL : LEAST_DEPTH) >> log_k), 1);
-    const int most_parts = cuda_of(be)->hopper ? MOST_PARTS : 1;
-    few_columns_task *list = host_array<few_columns_task>((size_t)lists);
-    few_columns_task *task = host_array<few_columns_task>((size_t)(lists + 1) * MOST_PARTS);
+static void build_tasks(planner *gpu, few_columns_tasks *made, const int *start, int nodes,
+                        int tiles, int units, int depth) {
+    const int lists = nodes * tiles, share = start[nodes] * tiles / (2 * gpu->processors);
+    const int most = max(max(share, (units < 32 ? LEAST_SMALL : LEAST_DEPTH) / depth), 1);
+    const int most_parts = gpu->clusters ? MOST_PARTS : 1;
+    few_columns_task *list = mem_alloc((size_t)lists, sizeof *list);
+    few_columns_task *task = mem_alloc((size_t)(lists + 1) * MOST_PARTS, sizeof *task);
     for (int i = 0; i < lists; i++) {
         const int first = start[i / tiles], count = start[i / tiles + 1] - first;
         int parts = 1;
         while (parts < most_parts && count > parts * most) parts *= 2;
-        list[i] = {first, i * units, count, log2_of(parts)};
+        list[i] = (few_columns_task){first, i * units, count, __builtin_ctz((unsigned)parts)};
     }
     qsort(list, (size_t)lists, sizeof *list, by_length);
     const int cluster = 1 << list[0].log_parts;
@@ -44,23 +46,22 @@ static void build_tasks(backend *be, device_layout *device, few_columns_tasks *m
             task[count++].count = end - begin;
         }
     }
-    made->depth = (int)(((long long)start[nodes] * tiles << log_k) / count);
+    made->depth = (int)(((long long)start[nodes] * tiles * depth) / count);
     made->cluster = cluster;
     while (count % cluster) task[count++].log_parts = -1;
     made->count = count;
-    made->task = layout_table(be, device, task, (size_t)count);
+    made->task = PLAN_TABLE(gpu, task, (size_t)count);
     free(list);
     free(task);
 }
 
-void *few_columns_plan(backend *be, device_layout *device, const layout *l) {
-    few_columns_tables *made = layout_plan<few_columns_tables>(device);
+void *few_columns_plan(planner *gpu, const layout *l) {
+    few_columns_tables *made = gpu->host(gpu, sizeof(few_columns_tables));
     const int units = min(l->in_block, (int)MOST_UNITS), parts = l->in_block / units;
-    build_tasks(be, device, &made->rows, l->row_start, l->out_nodes, l->gates * parts, units,
-                log2_of(l->in_block));
+    build_tasks(gpu, &made->rows, l->row_start, l->out_nodes, l->gates * parts, units, l->in_block);
     made->columns = made->rows;
     if (l->gates == 1 && layout_is_symmetric(l)) return made;
-    build_tasks(be, device, &made->columns, l->column_start, l->in_nodes, parts, units,
-                log2_of(l->gates * l->in_block));
+    build_tasks(gpu, &made->columns, l->column_start, l->in_nodes, parts, units,
+                l->gates * l->in_block);
     return made;
 }

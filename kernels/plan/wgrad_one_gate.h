@@ -1,8 +1,8 @@
-/* What wgrad_one_gate shares with wgrad_one_gate_plan.cu, which makes its tasks. */
-#ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_WGRAD_ONE_GATE_CUH
-#define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_WGRAD_ONE_GATE_CUH
+/* The tables of wgrad_one_gate: its tasks. */
+#ifndef SMALLWORLD_KERNELS_PLAN_WGRAD_ONE_GATE_H
+#define SMALLWORLD_KERNELS_PLAN_WGRAD_ONE_GATE_H
 
-#include "products/hopper/hopper.cuh"
+#include "plan/plan.h"
 
 /* Work for Hopper's wgrad_one_gate: tasks, each of a few rows of the pattern in tiles of EDGE x
  * EDGE, whose tiles are made in batches. A tile's position is that of its block in the row's list;

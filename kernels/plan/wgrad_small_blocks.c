@@ -6,9 +6,11 @@
  * neighbours, and patterns of neighbours need few of them. The plan tries how many tasks a group is
  * cut into, how many strips a task has, and whether it loads 64 columns at a time or, with twice
  * the operands, 32, and takes what should be the fastest. */
-#include "products/hopper/wgrad_small_blocks.cuh"
+#include "plan/wgrad_small_blocks.h"
+#include "core/memory.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_ROWS = 128 /* that a group has */ };
@@ -40,11 +42,11 @@ typedef struct strip_plan {
 } strip_plan;
 
 static strip_lists list_rows(const layout *l) {
-    strip_lists s = {l->in_block, l->out_nodes * l->gates, l->in_nodes};
-    s.first = host_array<int>((size_t)s.rows);
-    s.past = host_array<int>((size_t)s.rows);
+    strip_lists s = {.b = l->in_block, .rows = l->out_nodes * l->gates, .columns = l->in_nodes};
+    s.first = mem_alloc((size_t)s.rows, sizeof *s.first);
+    s.past = mem_alloc((size_t)s.rows, sizeof *s.past);
     s.column = l->row_column;
-    s.seen = host_array<char>((size_t)l->in_nodes);
+    s.seen = mem_alloc((size_t)l->in_nodes, sizeof *s.seen);
     for (int r = 0; r < s.rows; r++) {
         s.first[r] = l->row_start[r / l->gates];
         s.past[r] = l->row_start[r / l->gates + 1];
@@ -161,8 +163,7 @@ static void add_task(strip_plan *p, const strip_lists *l, const strip_group *g,
     int boxes = s->rows + s->inputs; /* at most */
     if (p->task) {
         strip_task *task = &p->task[p->tasks];
-        *task = (strip_task){p->listed, p->strips};
-        task->slots = (uint16_t)s->strips;
+        *task = (strip_task){.first = p->listed, .slot = p->strips, .slots = (uint16_t)s->strips};
         boxes = list_share(p, l, g, s, task);
     }
     p->size[p->tasks++] = size;
@@ -189,7 +190,7 @@ static int columns_of(const strip_lists *l, const strip_group *g) {
 static void cut_strips(strip_plan *p, const strip_lists *l) {
     const int most = min((int)MOST_ROWS, p->room / 2);
     p->tasks = p->listed = p->strips = p->tiles = p->slots = 0;
-    strip_group g = {};
+    strip_group g = {0};
     for (g.row = 0; g.row < l->rows; g.row += g.rows) {
         int strips = 0;
         for (g.rows = 0; g.rows < min(most, l->rows - g.row); g.rows++) {
@@ -262,12 +263,12 @@ static strip_plan choose_plan(const strip_lists *l, int processors, strip_size *
     static const int cuts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
     const int most = STRIP_WARPS * strip_slots(l->b), strips = count_strips(l);
     const int rounds = strips / (most * processors) + 1;
-    strip_plan best = {};
+    strip_plan best = {0};
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0] * 2; i++) {
         for (int attempt = 0; attempt < 4; attempt++) {
             const double even = (double)strips / ((rounds + attempt / 2) * processors);
-            strip_plan plan = {cuts[i / 2], (int)(even * (1.01 + 0.05 * (attempt % 2)) + 1)};
-            plan.target = min(plan.target, most);
+            const int target = (int)(even * (1.01 + 0.05 * (attempt % 2)) + 1);
+            strip_plan plan = {.cuts = cuts[i / 2], .target = min(target, most)};
             plan.panel = i % 2 ? 32 : 64;
             plan.room = STRIP_TILES / (i % 2 ? 1 : 2) / (l->b / 8); /* for two stages */
             plan.size = size;
@@ -279,25 +280,24 @@ static strip_plan choose_plan(const strip_lists *l, int processors, strip_size *
     return best;
 }
 
-static void create_tasks(backend *be, device_layout *device, strip_tables *t, const strip_lists *l,
-                         int blocks) {
-    strip_size *size = host_array<strip_size>((size_t)blocks);
-    strip_plan p = choose_plan(l, cuda_of(be)->processors, size);
+static void create_tasks(planner *gpu, strip_tables *t, const strip_lists *l, int blocks) {
+    strip_size *size = mem_alloc((size_t)blocks, sizeof *size);
+    strip_plan p = choose_plan(l, gpu->processors, size);
     const size_t tasks = (size_t)p.tasks, strips = (size_t)p.strips;
     const size_t positions = strips * (size_t)(16 / l->b);
-    p.task = host_array<strip_task>(tasks);
-    p.box = host_array<uint16_t>((size_t)p.listed);
-    p.place = host_array<uint32_t>(strips);
-    p.position = host_array<uint16_t>(positions);
+    p.task = mem_alloc(tasks, sizeof *p.task);
+    p.box = mem_alloc((size_t)p.listed, sizeof *p.box);
+    p.place = mem_alloc(strips, sizeof *p.place);
+    p.position = mem_alloc(positions, sizeof *p.position);
     cut_strips(&p, l);
     t->tasks = p.tasks;
     t->tiles = p.tiles;
     t->slots = p.slots;
     t->panel = p.panel;
-    t->task = layout_table(be, device, p.task, tasks);
-    t->box = layout_table(be, device, p.box, (size_t)p.listed);
-    t->place = layout_table(be, device, p.place, strips);
-    t->position = layout_table(be, device, p.position, positions);
+    t->task = PLAN_TABLE(gpu, p.task, tasks);
+    t->box = PLAN_TABLE(gpu, p.box, (size_t)p.listed);
+    t->place = PLAN_TABLE(gpu, p.place, strips);
+    t->position = PLAN_TABLE(gpu, p.position, positions);
     free(p.task);
     free(p.box);
     free(p.place);
@@ -305,10 +305,10 @@ static void create_tasks(backend *be, device_layout *device, strip_tables *t, co
     free(size);
 }
 
-void *wgrad_small_blocks_plan(backend *be, device_layout *device, const layout *l) {
-    strip_tables *made = layout_plan<strip_tables>(device);
+void *wgrad_small_blocks_plan(planner *gpu, const layout *l) {
+    strip_tables *made = gpu->host(gpu, sizeof(strip_tables));
     strip_lists lists = list_rows(l);
-    if (l->blocks > 0) create_tasks(be, device, made, &lists, l->blocks * l->gates);
+    if (l->blocks > 0) create_tasks(gpu, made, &lists, l->blocks * l->gates);
     free(lists.first);
     free(lists.past);
     free(lists.seen);

@@ -1,8 +1,8 @@
-/* What gather shares with gather_plan.cu, which cuts its parts. */
-#ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_GATHER_CUH
-#define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_GATHER_CUH
+/* The tables of gather: parts of its work. */
+#ifndef SMALLWORLD_KERNELS_PLAN_GATHER_H
+#define SMALLWORLD_KERNELS_PLAN_GATHER_H
 
-#include "products/hopper/hopper.cuh"
+#include "plan/plan.h"
 
 /* Parts of the nodes, and the union of each part's sources. Parts have whole nodes, in an order of
  * likeness. Or a few like nodes' sources are shared out over several parts, which all run at once.
@@ -52,20 +52,18 @@ static inline int cut_of(int columns) {
 enum { LOOK_UP = 32 }; /* blocks that a warp looks up at once, however few are left */
 
 /* The boxes of 64 columns that a warpgroup makes in this cut. */
-static constexpr __host__ __device__ int boxes_of_cut(int b, int gates, int cut) {
+PLAN_CONSTANT int boxes_of_cut(int b, int gates, int cut) {
     return cut == 0 || (b > 32 && gates > 1) ? 1 : 2;
 }
 
 /* The most nodes of a part. More nodes gather less; fewer leave room for more stages. */
-static constexpr __host__ __device__ int nodes_of_part(int b, int gates, int boxes) {
+PLAN_CONSTANT int nodes_of_part(int b, int gates, int boxes) {
     return b == 32 ? (gates == 1 ? 6 : 5) : b == 64 ? 3 : boxes == 1 ? 2 : 1;
 }
 
 /* The same of a convolution, whose producers need more registers. */
-static constexpr __host__ __device__ int nodes_of_taps(int b) {
+PLAN_CONSTANT int nodes_of_taps(int b) {
     return b == 32 ? 5 : b == 64 ? 2 : 1;
 }
-
-static_assert(nodes_of_part(32, 1, 1) <= PART_NODES, "a source has a bit for each");
 
 #endif

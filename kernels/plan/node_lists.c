@@ -1,18 +1,22 @@
-#include "products/node_lists.h"
+#include "plan/node_lists.h"
 
+#include "core/memory.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 node_lists row_lists(const layout *l) {
-    return {l->out_nodes, l->in_nodes, l->row_start, l->row_start + 1, l->row_column};
+    return (node_lists){l->out_nodes, l->in_nodes, l->row_start, l->row_start + 1, l->row_column};
 }
 
 node_lists column_lists(const layout *l) {
-    return {l->in_nodes, l->out_nodes, l->column_start, l->column_start + 1, l->column_row};
+    return (node_lists){l->in_nodes, l->out_nodes, l->column_start, l->column_start + 1,
+                        l->column_row};
 }
 
 /* The number of sources of each `group` successive nodes together, summed over all groups. */
 static int count_sources(const node_lists *l, const int *order, int group) {
-    int *seen = host_array<int>((size_t)l->sources),
+    int *seen = mem_alloc((size_t)l->sources, sizeof *seen),
         count = 0; /* by source: the latest group + 1 */
     for (int i = 0; i < l->nodes; i++) {
         for (int k = l->begin[order[i]]; k < l->end[order[i]]; k++) {
@@ -32,8 +36,8 @@ static void order_in_turns(const node_lists *l, int group, int *order) {
     const int nodes = l->nodes, *other = l->other;
     const int window = max(1, min(MOST_WINDOW, MOST_WORK / max(1, l->end[nodes - 1])));
     const int groups = (nodes + group - 1) / group, words = (l->sources + 31) / 32;
-    uint32_t *seen = host_array<uint32_t>((size_t)groups * (size_t)words);
-    int *left = host_array<int>((size_t)nodes), count = nodes;
+    uint32_t *seen = mem_alloc((size_t)groups * (size_t)words, sizeof *seen);
+    int *left = mem_alloc((size_t)nodes, sizeof *left), count = nodes;
     for (int i = 0; i < nodes; i++) left[i] = i;
     for (int k = 0; k < group; k++) {
         for (int g = 0; g < groups && g * group + k < nodes; g++) {
@@ -63,7 +67,7 @@ static void order_in_turns(const node_lists *l, int group, int *order) {
 }
 
 void order_nodes(const node_lists *l, int group, int *order) {
-    int *turns = host_array<int>((size_t)l->nodes);
+    int *turns = mem_alloc((size_t)l->nodes, sizeof *turns);
     for (int i = 0; i < l->nodes; i++) order[i] = i;
     if (group > 1) {
         order_in_turns(l, group, turns);
@@ -74,10 +78,11 @@ void order_nodes(const node_lists *l, int group, int *order) {
     free(turns);
 }
 
-row_groups *row_groups_create(backend *be, device_layout *device, const layout *l, int width) {
-    row_groups *made = layout_plan<row_groups>(device);
+row_groups *row_groups_plan(planner *gpu, const layout *l, int width) {
+    row_groups *made = gpu->host(gpu, sizeof(row_groups));
     const int most = width / l->in_block;
-    int *first = host_array<int>((size_t)l->blocks + 1), *row = host_array<int>((size_t)l->blocks);
+    int *first = mem_alloc((size_t)l->blocks + 1, sizeof *first),
+        *row = mem_alloc((size_t)l->blocks, sizeof *row);
     for (int i = 0; i < l->out_nodes; i++) {
         const int from = l->row_start[i], blocks = l->row_start[i + 1] - from;
         const int parts = (blocks + most - 1) / most;
@@ -86,8 +91,8 @@ row_groups *row_groups_create(backend *be, device_layout *device, const layout *
         for (int k = 0; k < blocks; k++) row[from + k] = i;
     }
     first[made->count] = l->blocks;
-    made->first = layout_table(be, device, first, (size_t)made->count + 1);
-    made->row = layout_table(be, device, row, (size_t)l->blocks);
+    made->first = PLAN_TABLE(gpu, first, (size_t)made->count + 1);
+    made->row = PLAN_TABLE(gpu, row, (size_t)l->blocks);
     free(first);
     free(row);
     return made;

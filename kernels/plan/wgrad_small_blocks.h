@@ -1,8 +1,8 @@
-/* What wgrad_small_blocks shares with wgrad_small_blocks_plan.cu, which makes its tasks. */
-#ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_WGRAD_SMALL_BLOCKS_CUH
-#define SMALLWORLD_KERNELS_CUDA_PRODUCTS_HOPPER_WGRAD_SMALL_BLOCKS_CUH
+/* The tables of wgrad_small_blocks: its tasks. */
+#ifndef SMALLWORLD_KERNELS_PLAN_WGRAD_SMALL_BLOCKS_H
+#define SMALLWORLD_KERNELS_PLAN_WGRAD_SMALL_BLOCKS_H
 
-#include "products/hopper/hopper.cuh"
+#include "plan/plan.h"
 
 /* Work for Hopper's wgrad_small_blocks: tasks, each of some rows of blocks and some columns,
  * whose operands come in boxes of one of them or of LARGE_BOX that are neighbours, and the
@@ -41,7 +41,7 @@ enum {
 };
 
 /* Strips that a warp makes, at most. */
-static __host__ __device__ constexpr int strip_slots(int b) {
+PLAN_CONSTANT int strip_slots(int b) {
     return STRIP_SUMS / (b / 2);
 }
 

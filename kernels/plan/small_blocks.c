@@ -1,8 +1,10 @@
 /* The parts of small_blocks: nodes of like sources, as many as a tile has units for, the union of
  * their sources in stages, and the blocks that each stage has. */
-#include "products/hopper/small_blocks.cuh"
-#include "products/node_lists.h"
+#include "plan/small_blocks.h"
+#include "core/memory.h"
+#include "plan/node_lists.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Fprop's or dgrad's lists, of which the kernel sees gates as nodes of their own, or as sources. */
@@ -81,17 +83,16 @@ static void build_part(small_tables *t, const small_lists *s, const int *order, 
     if (in) end_stage(t, first);
 }
 
-static void build_small(backend *be, device_layout *device, small_blocks_parts *made,
-                        const small_lists *s, int b) {
+static void build_small(planner *gpu, small_blocks_parts *made, const small_lists *s, int b) {
     const int nodes = s->of.nodes, gates = s->l->gates, depth = DEPTH / b;
     const int node_gates = s->forward ? gates : 1, source_gates = s->forward ? 1 : gates;
     const int slots = SMALL_UNITS / b, together = slots / node_gates;
     const int parts = (nodes + together - 1) / together;
-    int *order = host_array<int>((size_t)nodes);
+    int *order = mem_alloc((size_t)nodes, sizeof *order);
     order_nodes(&s->of, together, order);
 
-    uint32_t *seen = host_array<uint32_t>((size_t)s->of.sources);
-    small_group *group = host_array<small_group>((size_t)parts);
+    uint32_t *seen = mem_alloc((size_t)s->of.sources, sizeof *seen);
+    small_group *group = mem_alloc((size_t)parts, sizeof *group);
     size_t stages = 0;
     for (int i = 0; i < parts; i++) {
         group[i].first = i * together;
@@ -102,14 +103,13 @@ static void build_small(backend *be, device_layout *device, small_blocks_parts *
     qsort(group, (size_t)parts, sizeof *group, by_sources);
 
     const size_t entries = (size_t)s->l->blocks * (size_t)gates;
-    small_tables t = {};
-    t.b = b;
-    t.stage = (int *)layout_host_block(device, ((size_t)parts + 1) * sizeof *t.stage);
-    t.list = host_array<uint32_t>(stages);
-    t.node = host_array<uint16_t>((size_t)(parts * slots));
-    t.source = host_array<uint16_t>(stages * (size_t)depth);
-    t.has = host_array<uint8_t>(stages * (size_t)slots);
-    t.entry = host_array<uint32_t>(entries + 1);
+    small_tables t = {.b = b};
+    t.stage = gpu->host(gpu, ((size_t)parts + 1) * sizeof *t.stage);
+    t.list = mem_alloc(stages, sizeof *t.list);
+    t.node = mem_alloc((size_t)(parts * slots), sizeof *t.node);
+    t.source = mem_alloc(stages * (size_t)depth, sizeof *t.source);
+    t.has = mem_alloc(stages * (size_t)slots, sizeof *t.has);
+    t.entry = mem_alloc(entries + 1, sizeof *t.entry);
     memset(t.node, 0xFF, (size_t)(parts * slots) * sizeof *t.node);
     memset(t.source, 0xFF, stages * (size_t)depth * sizeof *t.source);
     for (int i = 0; i < parts; i++) {
@@ -128,12 +128,12 @@ static void build_small(backend *be, device_layout *device, small_blocks_parts *
     made->count = parts;
     made->stages = t.stages;
     made->host_stage = t.stage;
-    made->stage = layout_table(be, device, t.stage, ((size_t)parts + 1));
-    made->list = layout_table(be, device, t.list, (size_t)t.stages);
-    made->node = layout_table(be, device, t.node, (size_t)(parts * slots));
-    made->source = layout_table(be, device, t.source, (size_t)(t.stages * depth));
-    made->has = layout_table(be, device, t.has, (size_t)(t.stages * slots));
-    made->entry = layout_table(be, device, t.entry, entries);
+    made->stage = PLAN_TABLE(gpu, t.stage, ((size_t)parts + 1));
+    made->list = PLAN_TABLE(gpu, t.list, (size_t)t.stages);
+    made->node = PLAN_TABLE(gpu, t.node, (size_t)(parts * slots));
+    made->source = PLAN_TABLE(gpu, t.source, (size_t)(t.stages * depth));
+    made->has = PLAN_TABLE(gpu, t.has, (size_t)(t.stages * slots));
+    made->entry = PLAN_TABLE(gpu, t.entry, entries);
     free(order);
     free(seen);
     free(group);
@@ -144,12 +144,11 @@ static void build_small(backend *be, device_layout *device, small_blocks_parts *
     free(t.entry);
 }
 
-void *small_blocks_plan(backend *be, device_layout *device, const layout *l) {
-    small_blocks_tables *tables = layout_plan<small_blocks_tables>(device);
+void *small_blocks_plan(planner *gpu, const layout *l) {
+    small_blocks_tables *tables = gpu->host(gpu, sizeof(small_blocks_tables));
     const small_lists rows = {l, true, row_lists(l)}, columns = {l, false, column_lists(l)};
-    build_small(be, device, &tables->forward, &rows, l->in_block);
-    build_small(be, device, &tables->backward, &columns, l->in_block);
-    tables->partial = partial_sums_create(be, device, "small_blocks",
-                                          (size_t)cuda_of(be)->processors, SMALL_UNITS * 256);
+    build_small(gpu, &tables->forward, &rows, l->in_block);
+    build_small(gpu, &tables->backward, &columns, l->in_block);
+    tables->partial = gpu->partial(gpu, "small_blocks", (size_t)gpu->processors, SMALL_UNITS * 256);
     return tables;
 }

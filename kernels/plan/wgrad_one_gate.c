@@ -8,9 +8,11 @@
  *
  * The plan tries several sizes of groups, both ways, several sizes of tasks, and one to three
  * batches to a task, and takes what should be the fastest. */
-#include "products/hopper/wgrad_one_gate.cuh"
+#include "plan/wgrad_one_gate.h"
+#include "core/memory.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum { MOST_GROUP = 16 /* rows a task may have */ };
 
@@ -51,10 +53,10 @@ static tile_lists list_tiles(const layout *l) {
     const int taps =
         max(l->taps, 1); /* of a convolution each is a block, and reads a node of its own */
     const size_t tiles = (size_t)l->blocks * taps * across * down;
-    tile_lists t = {l->out_nodes * down, l->in_nodes * taps * across};
-    t.start = host_array<int>((size_t)t.rows + 1);
-    t.column = host_array<int>(tiles);
-    t.position = host_array<int>(tiles);
+    tile_lists t = {.rows = l->out_nodes * down, .columns = l->in_nodes * taps * across};
+    t.start = mem_alloc((size_t)t.rows + 1, sizeof *t.start);
+    t.column = mem_alloc(tiles, sizeof *t.column);
+    t.position = mem_alloc(tiles, sizeof *t.position);
     for (int r = 0, made = 0; r < t.rows; r++) {
         const int first = l->row_start[r / down], count = l->row_start[r / down + 1] - first;
         for (int k = 0; k < count * taps; k++) {
@@ -81,10 +83,10 @@ static int by_count(const void *one, const void *two) {
 
 /* Collects each group's columns, and sorts them by their number of tiles. */
 static column_groups group_columns(const tile_lists *l, int rows) {
-    column_groups g = {rows, (l->rows + rows - 1) / rows};
-    unsigned *mask = host_array<unsigned>((size_t)l->columns);
-    g.start = host_array<int>((size_t)g.count + 1);
-    g.columns = host_array<tile_column>((size_t)l->start[l->rows]);
+    column_groups g = {.rows = rows, .count = (l->rows + rows - 1) / rows};
+    unsigned *mask = mem_alloc((size_t)l->columns, sizeof *mask);
+    g.start = mem_alloc((size_t)g.count + 1, sizeof *g.start);
+    g.columns = mem_alloc((size_t)l->start[l->rows], sizeof *g.columns);
     for (int i = 0; i < g.count; i++) {
         tile_column *columns = g.columns + g.start[i];
         int made = 0;
@@ -184,7 +186,7 @@ static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_c
     const int batches = p->batches;
     const int most = min((TILES - 2 * p->group) / max(2, batches), (int)BATCH);
     tile_column taken[SAMPLED_BATCHES][BATCH];
-    sampled_task task = {p->listed};
+    sampled_task task = {.first = p->listed};
     unsigned rows = 0;
     int made = 0, listed = 0;
     for (int h = 0; h < batches; h++) {
@@ -219,7 +221,7 @@ static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_c
 
 static void cut_tasks(wgrad_one_gate_cut *p, const tile_lists *l, const column_groups *g) {
     const int full = p->batches * BATCH;
-    tile_column *columns = host_array<tile_column>((size_t)l->columns);
+    tile_column *columns = mem_alloc((size_t)l->columns, sizeof *columns);
     p->tasks = p->listed = p->rows = p->inputs = 0;
     for (int i = 0; i < g->count; i++) {
         const tile_column *sorted = g->columns + g->start[i];
@@ -291,13 +293,13 @@ static wgrad_one_gate_cut try_targets(wgrad_one_gate_cut plan, const wgrad_one_g
 static wgrad_one_gate_cut choose_plan(const tile_lists *l, int processors,
                                       unsigned char *operands) {
     static const int groups[] = {2, 4, 6, 8, 12, 16};
-    wgrad_one_gate_cut best = {};
+    wgrad_one_gate_cut best = {0};
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
         const column_groups g = group_columns(l, groups[i]);
         for (int batches = 1; batches <= SAMPLED_BATCHES; batches++) {
             for (int dealt = 0; dealt < 2; dealt++) {
-                wgrad_one_gate_cut plan = {batches, g.rows, 0, dealt > 0};
-                plan.operands = operands;
+                const wgrad_one_gate_cut plan = {
+                    .batches = batches, .group = g.rows, .dealt = dealt, .operands = operands};
                 best = try_targets(plan, &best, l, &g, processors);
             }
         }
@@ -320,23 +322,23 @@ static int splits_of(size_t tiles, int processors) {
     return max(1, min((int)(processors / tasks), 64));
 }
 
-void *wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l) {
-    wgrad_one_gate_tables *t = layout_plan<wgrad_one_gate_tables>(device);
+void *wgrad_one_gate_plan(planner *gpu, const layout *l) {
+    wgrad_one_gate_tables *t = gpu->host(gpu, sizeof(wgrad_one_gate_tables));
     tile_lists lists = list_tiles(l);
     const size_t tiles = (size_t)lists.start[lists.rows];
     if (tiles == 0) return t;
-    unsigned char *operands = host_array<unsigned char>(tiles);
-    t->splits = l->taps ? splits_of(tiles, cuda_of(be)->processors) : 1;
+    unsigned char *operands = mem_alloc(tiles, sizeof *operands);
+    t->splits = l->taps ? splits_of(tiles, gpu->processors) : 1;
     if (t->splits > 1) {
         const size_t bytes = (size_t)t->splits * layout_weights(l) * sizeof(float);
-        t->partial = (float *)layout_device_block(be, device, bytes);
+        t->partial = gpu->table(gpu, NULL, bytes);
     }
-    wgrad_one_gate_cut p = choose_plan(&lists, cuda_of(be)->processors / t->splits, operands);
+    wgrad_one_gate_cut p = choose_plan(&lists, gpu->processors / t->splits, operands);
     const size_t tasks = (size_t)p.tasks, listed = (size_t)p.listed;
     const size_t slots = tasks * p.batches * BATCH;
-    p.task = host_array<sampled_task>(tasks);
-    p.tile = host_array<uint16_t>(listed);
-    p.slot = host_array<sampled_slot>(slots);
+    p.task = mem_alloc(tasks, sizeof *p.task);
+    p.tile = mem_alloc(listed, sizeof *p.tile);
+    p.slot = mem_alloc(slots, sizeof *p.slot);
     column_groups groups = group_columns(&lists, p.group);
     cut_tasks(&p, &lists, &groups);
     t->tasks = p.tasks;
@@ -344,9 +346,9 @@ void *wgrad_one_gate_plan(backend *be, device_layout *device, const layout *l) {
     t->rows = p.rows;
     t->inputs = p.inputs;
     t->row_tiles = share_tiles(&p);
-    t->task = layout_table(be, device, p.task, tasks);
-    t->tile = layout_table(be, device, p.tile, listed);
-    t->slot = layout_table(be, device, p.slot, slots);
+    t->task = PLAN_TABLE(gpu, p.task, tasks);
+    t->tile = PLAN_TABLE(gpu, p.tile, listed);
+    t->slot = PLAN_TABLE(gpu, p.slot, slots);
     void *tables[] = {lists.start, lists.column, lists.position, p.task,        p.tile,
                       p.slot,      operands,     groups.start,   groups.columns};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) free(tables[i]);

@@ -4,10 +4,12 @@
  * Parts are cut evenly, have whole nodes with like sources, or share such nodes, see gather.cu. The
  * plan tries each way, for several numbers of tiles of columns, and takes what should be the
  * fastest. */
-#include "products/hopper/gather.cuh"
-#include "products/node_lists.h"
+#include "plan/gather.h"
+#include "core/memory.h"
+#include "plan/node_lists.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { PHASES = 16 }; /* of the order in which all thread blocks go through sources */
@@ -90,7 +92,7 @@ static source_range merge_sources(const gather_lists *l, const cut_part *cut,
     }
     qsort(sources, (size_t)count, sizeof *sources, by_phase);
     const int shares = max((int)cut->part.shares, 1);
-    return {count * cut->part.share / shares, count * (cut->part.share + 1) / shares};
+    return (source_range){count * cut->part.share / shares, count * (cut->part.share + 1) / shares};
 }
 
 /* Cuts the lists into about `count` parts of equally many entries and at most `slots` nodes, and
@@ -107,9 +109,7 @@ static int cut_evenly(const gather_lists *l, int count, int slots, cut_part *par
         bool continues = end < l->of.begin[last + 1];
         if (parts) {
             cut_part *cut = &parts[made];
-            *cut = {};
-            cut->begin = begin;
-            cut->end = end;
+            *cut = (cut_part){.begin = begin, .end = end};
             cut->part.nodes = (unsigned char)(last - node + 1);
             for (int m = 0; node + m <= last; m++) cut->part.node[m] = (uint16_t)(node + m);
             cut->part.first_part = node_part;
@@ -140,8 +140,7 @@ static int even_parts(const gather_lists *l, int slots, int processors) {
 static int cut_whole(const gather_lists *l, const int *order, int slots, cut_part *parts) {
     int made = 0;
     for (int i = 0; i < l->of.nodes; i += slots, made++) {
-        cut_part cut = {};
-        cut.end = l->of.begin[l->of.nodes];
+        cut_part cut = {.end = l->of.begin[l->of.nodes]};
         cut.part.nodes = (unsigned char)min(slots, l->of.nodes - i);
         for (int m = 0; m < cut.part.nodes; m++) cut.part.node[m] = (uint16_t)order[i + m];
         parts[made] = cut;
@@ -178,8 +177,7 @@ static double cost_of(const gather_lists *l, const cut_part *cut, int columns,
 
 /* Shares out each of `count` whole parts over as many as make none cost more than `most`; returns
  * how many there are. With `shared` NULL only counts. */
-static int share_parts(const gather_lists *l, const cut_part *parts, int count, double most,
-                       cut_part *shared) {
+static int share_parts(const cut_part *parts, int count, double most, cut_part *shared) {
     int made = 0;
     for (int i = 0; i < count; i++) {
         const int shares = max(1, min((int)ceil(parts[i].cost / most), (int)MOST_SHARES));
@@ -205,9 +203,9 @@ static int cut_parts(const gather_lists *l, const gather_cut *plan, int columns,
     }
     if (plan->order) qsort(parts, (size_t)made, sizeof *parts, by_cost);
     if (plan->most > 0) {
-        cut_part *groups = host_array<cut_part>((size_t)made);
+        cut_part *groups = mem_alloc((size_t)made, sizeof *groups);
         memcpy(groups, parts, (size_t)made * sizeof *groups);
-        made = share_parts(l, groups, made, plan->most, parts);
+        made = share_parts(groups, made, plan->most, parts);
         for (int i = 0; i < made; i++) parts[i].cost = cost_of(l, &parts[i], columns, merged);
         free(groups);
     }
@@ -218,7 +216,7 @@ static int cut_parts(const gather_lists *l, const gather_cut *plan, int columns,
  * busy. With whole parts the time is nearer to the busiest thread block's than to the mean, as
  * those that end early leave more of the L2 to the others. */
 static double time_of(const cut_part *parts, int count, int tiles, int processors, bool whole) {
-    double *load = host_array<double>((size_t)processors), sum = 0, most = 0;
+    double *load = mem_alloc((size_t)processors, sizeof *load), sum = 0, most = 0;
     const int works = count * tiles, grid = min(works, processors);
     for (int i = 0; i < works; i++) {
         const double cost = parts[i % count].cost;
@@ -247,12 +245,12 @@ static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders
     const int columns = 2 * boxes * BOX; /* of a tile */
     const int slots = l->taps ? nodes_of_taps(l->b) : nodes_of_part(l->b, l->gates, boxes);
     const int tiles = (l->taps ? TAPS_COLUMNS : columns_of_cut[cut]) / columns;
-    gather_cut best = {NULL, slots, even_parts(l, slots, processors)};
+    gather_cut best = {.slots = slots, .count = even_parts(l, slots, processors)};
     int made = cut_parts(l, &best, columns, parts, merged);
     best.time = time_of(parts, made, tiles, processors, false);
     if (longest_span(parts, made) > PARTIAL_FLOATS / (l->b * columns)) best.time = INFINITY;
     for (int nodes = 1; nodes <= slots; nodes++) {
-        gather_cut plan = {orders[nodes], nodes};
+        gather_cut plan = {.order = orders[nodes], .slots = nodes};
         made = cut_parts(l, &plan, columns, parts, merged);
         plan.time = time_of(parts, made, tiles, processors, true);
         if (plan.time < best.time) best = plan;
@@ -260,7 +258,7 @@ static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders
         const int most = min(processors, PARTIAL_FLOATS / (slots * l->b * columns)) / tiles;
         if (boxes > 1 || made >= most) continue;
         for (int i = 0; i < made; i++) plan.most += parts[i].cost / most;
-        while (share_parts(l, parts, made, plan.most, NULL) > most) plan.most *= 1.01;
+        while (share_parts(parts, made, plan.most, NULL) > most) plan.most *= 1.01;
         made = cut_parts(l, &plan, columns, parts, merged);
         plan.time = time_of(parts, made, tiles, processors, true);
         if (plan.time < 0.96 * best.time) best = plan; /* less is no gain */
@@ -269,14 +267,13 @@ static gather_cut choose_plan(const gather_lists *l, int cut, int *const *orders
 }
 
 /* Makes the tables of the parts and their lists. */
-static void build_lists(backend *be, device_layout *device, gather_parts *made,
-                        const gather_lists *l, const gather_cut *plan, const cut_part *cut,
-                        merged_source *merged) {
+static void build_lists(planner *gpu, gather_parts *made, const gather_lists *l,
+                        const gather_cut *plan, const cut_part *cut, merged_source *merged) {
     const bool whole = plan->order != NULL;
     const size_t total = (size_t)l->of.begin[l->of.nodes];
-    gather_part *part = host_array<gather_part>((size_t)made->count);
-    uint32_t *source = host_array<uint32_t>(total + 1);
-    int *block = host_array<int>(total + LOOK_UP), used = 0, blocks = 0;
+    gather_part *part = mem_alloc((size_t)made->count, sizeof *part);
+    uint32_t *source = mem_alloc(total + 1, sizeof *source);
+    int *block = mem_alloc(total + LOOK_UP, sizeof *block), used = 0, blocks = 0;
     made->whole = whole;
     made->shared = plan->most > 0;
     made->span = whole ? 1 : longest_span(cut, made->count);
@@ -294,9 +291,9 @@ static void build_lists(backend *be, device_layout *device, gather_parts *made,
             }
         }
     }
-    made->part = layout_table(be, device, part, (size_t)made->count);
-    made->source = layout_table(be, device, source, (size_t)used + 1);
-    made->block = layout_table(be, device, block, (size_t)blocks + LOOK_UP);
+    made->part = PLAN_TABLE(gpu, part, (size_t)made->count);
+    made->source = PLAN_TABLE(gpu, source, (size_t)used + 1);
+    made->block = PLAN_TABLE(gpu, block, (size_t)blocks + LOOK_UP);
     free(part);
     free(source);
     free(block);
@@ -305,20 +302,20 @@ static void build_lists(backend *be, device_layout *device, gather_parts *made,
 /* Orders in which as many successive nodes as a part may have share many sources. */
 static void make_orders(const node_lists *l, int most, int **orders) {
     for (int nodes = 1; nodes <= most; nodes++) {
-        orders[nodes] = host_array<int>((size_t)l->nodes);
+        orders[nodes] = mem_alloc((size_t)l->nodes, sizeof *orders[nodes]);
         order_nodes(l, nodes, orders[nodes]);
     }
 }
 
-static void plan_direction(backend *be, device_layout *device, gather_direction *tables,
-                           const gather_lists *l, int *const *orders) {
-    const int processors = cuda_of(be)->processors;
+static void plan_direction(planner *gpu, gather_direction *tables, const gather_lists *l,
+                           int *const *orders) {
+    const int processors = gpu->processors;
     int most = max(l->of.nodes, processors);
     for (int slots = 1; slots <= nodes_of_part(l->b, l->gates, 1); slots++) {
         most = max(most, cut_evenly(l, even_parts(l, slots, processors), slots, NULL));
     }
-    cut_part *cut = host_array<cut_part>((size_t)most);
-    merged_source *merged = host_array<merged_source>((size_t)l->of.sources);
+    cut_part *cut = mem_alloc((size_t)most, sizeof *cut);
+    merged_source *merged = mem_alloc((size_t)l->of.sources, sizeof *merged);
     gather_cut plan[GATHER_CUTS];
     size_t floats = 0;                               /* of partial sums */
     const int first = l->taps ? GATHER_CUTS - 1 : 0; /* a convolution has many columns */
@@ -328,7 +325,8 @@ static void plan_direction(backend *be, device_layout *device, gather_direction 
         if (!plan[i].order) floats = PARTIAL_FLOATS;
         if (plan[i].most > 0) { /* at most a part for each multiprocessor */
             const int nodes = nodes_of_part(l->b, l->gates, 1);
-            floats = max(floats, (size_t)processors * nodes * l->b * 2 * BOX);
+            const size_t all = (size_t)(processors * nodes * l->b) * 2 * BOX;
+            if (all > floats) floats = all;
         }
         if (i > first && plan[i].order == plan[i - 1].order && plan[i].slots == plan[i - 1].slots &&
             plan[i].most == 0 && plan[i - 1].most == 0) {
@@ -336,19 +334,19 @@ static void plan_direction(backend *be, device_layout *device, gather_direction 
             continue;
         }
         made->count = cut_parts(l, &plan[i], 2 * BOX, cut, merged);
-        build_lists(be, device, made, l, &plan[i], cut, merged);
+        build_lists(gpu, made, l, &plan[i], cut, merged);
     }
     free(cut);
     free(merged);
     if (floats) { /* slots of any size; the smallest holds a node of 32 units and 128 columns */
         const size_t least = 32 * 2 * BOX;
-        tables->partial = partial_sums_create(be, device, "gather", floats / least, least);
+        tables->partial = gpu->partial(gpu, "gather", floats / least, least);
     }
 }
 
 /* An order of nodes as one of their gates, which follow each other. */
 static int *spread_order(const int *order, int nodes, int gates) {
-    int *made = host_array<int>((size_t)nodes * gates);
+    int *made = mem_alloc((size_t)nodes * gates, sizeof *made);
     for (int i = 0; i < nodes * gates; i++) made[i] = order[i / gates] * gates + i % gates;
     return made;
 }
@@ -356,12 +354,12 @@ static int *spread_order(const int *order, int nodes, int gates) {
 /* The lists where gates are nodes, and taps sources, of their own: for each node as many, with the
  * same sources, as there are gates; for each source as many as there are taps. The caller frees
  * what is in `arrays`. */
-static gather_lists spread(const gather_lists *l, int gates, int taps, int *(&arrays)[3]) {
+static gather_lists spread(const gather_lists *l, int gates, int taps, int *arrays[3]) {
     const int nodes = l->of.nodes * gates;
     const size_t total = (size_t)l->of.begin[l->of.nodes] * gates * taps;
-    int *start = arrays[0] = host_array<int>((size_t)nodes + 1);
-    int *other = arrays[1] = host_array<int>(total);
-    int *block = arrays[2] = host_array<int>(total);
+    int *start = arrays[0] = mem_alloc((size_t)nodes + 1, sizeof *arrays[0]);
+    int *other = arrays[1] = mem_alloc(total, sizeof *arrays[1]);
+    int *block = arrays[2] = mem_alloc(total, sizeof *arrays[2]);
     for (int i = 0, made = 0; i < nodes; i++) {
         const int first = l->of.begin[i / gates], end = l->of.end[i / gates];
         for (int k = first * taps; k < end * taps; k++, made++) {
@@ -371,26 +369,27 @@ static gather_lists spread(const gather_lists *l, int gates, int taps, int *(&ar
         }
         start[i + 1] = made;
     }
-    return {{nodes, l->of.sources * taps, start, start + 1, other},
-            block,
-            l->b,
-            l->gates / gates,
-            l->taps};
+    return (gather_lists){{nodes, l->of.sources * taps, start, start + 1, other},
+                          block,
+                          l->b,
+                          l->gates / gates,
+                          l->taps};
 }
 
-void *gather_plan(backend *be, device_layout *device, const layout *l) {
-    gather_tables *tables = layout_plan<gather_tables>(device);
+void *gather_plan(planner *gpu, const layout *l) {
+    gather_tables *tables = gpu->host(gpu, sizeof(gather_tables));
     gather_lists columns = {column_lists(l), l->column_block, l->in_block, l->gates, l->taps};
     gather_lists rows = {row_lists(l), NULL, l->in_block, l->gates, l->taps};
-    int *arrays[2][3] = {};
+    int *arrays[2][3] = {{NULL}};
     if (l->taps) {
         columns = spread(&columns, 1, l->taps, arrays[0]);
         rows = spread(&rows, 1, l->taps, arrays[1]);
     }
-    int *orders[PART_NODES + 1] = {}, *own[PART_NODES + 1] = {}, *of_gates[PART_NODES + 1] = {};
+    int *orders[PART_NODES + 1] = {NULL}, *own[PART_NODES + 1] = {NULL};
+    int *of_gates[PART_NODES + 1] = {NULL};
     const bool alike = layout_is_symmetric(l);
     make_orders(&columns.of, nodes_of_part(l->in_block, l->gates, 1), orders);
-    plan_direction(be, device, &tables->backward, &columns, orders);
+    plan_direction(gpu, &tables->backward, &columns, orders);
     const int most = nodes_of_part(l->in_block, 1, 1);
     if (!alike) make_orders(&rows.of, (most + l->gates - 1) / l->gates, own);
     for (int nodes = 1; nodes <= most; nodes++) {
@@ -398,7 +397,7 @@ void *gather_plan(backend *be, device_layout *device, const layout *l) {
         of_gates[nodes] = spread_order((alike ? orders : own)[whole], rows.of.nodes, l->gates);
     }
     if (l->gates > 1) rows = spread(&rows, l->gates, 1, arrays[1]);
-    plan_direction(be, device, &tables->forward, &rows, of_gates);
+    plan_direction(gpu, &tables->forward, &rows, of_gates);
     for (int nodes = 1; nodes <= PART_NODES; nodes++) {
         free(orders[nodes]);
         free(own[nodes]);

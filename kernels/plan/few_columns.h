@@ -1,8 +1,10 @@
-/* What few_columns and its plan agree on; see few_columns.cu. */
-#ifndef SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_FEW_COLUMNS_CUH
-#define SMALLWORLD_KERNELS_CUDA_PRODUCTS_PORTABLE_FEW_COLUMNS_CUH
+/* The tables of few_columns: its tasks. */
+#ifndef SMALLWORLD_KERNELS_PLAN_FEW_COLUMNS_H
+#define SMALLWORLD_KERNELS_PLAN_FEW_COLUMNS_H
 
-#include "products/products.h"
+#include "plan/plan.h"
+
+#include <stdalign.h>
 
 enum {
     MOST_UNITS = 32, /* of a task */
@@ -11,9 +13,10 @@ enum {
 
 /* A task: a node's list of entries, or a share of it, and up to 32 rows of the
  * result. */
-typedef struct alignas(16) few_columns_task {
-    int first, row, count; /* its first entry; of the result; entries */
-    int log_parts;         /* of the list's parts; < 0: this is no task */
+typedef struct few_columns_task {
+    alignas(16) int first;
+    int row, count; /* its first entry; of the result; entries */
+    int log_parts;  /* of the list's parts; < 0: this is no task */
 } few_columns_task;
 
 typedef struct few_columns_tasks {
