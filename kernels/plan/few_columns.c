@@ -46,7 +46,7 @@ static void build_tasks(planner *gpu, few_columns_tasks *made, const int *start,
             task[count++].count = end - begin;
         }
     }
-    made->depth = (int)(((long long)start[nodes] * tiles * depth) / count);
+    made->depth = (int)(((long long)start[nodes] * tiles * depth) / max(count, 1));
     made->cluster = cluster;
     while (count % cluster) task[count++].log_parts = -1;
     made->count = count;

@@ -217,7 +217,7 @@ static int cut_parts(const gather_lists *l, const gather_cut *plan, int columns,
  * those that end early leave more of the L2 to the others. */
 static double time_of(const cut_part *parts, int count, int tiles, int processors, bool whole) {
     double *load = mem_alloc((size_t)processors, sizeof *load), sum = 0, most = 0;
-    const int works = count * tiles, grid = min(works, processors);
+    const int works = count * tiles, grid = max(1, min(works, processors));
     for (int i = 0; i < works; i++) {
         const double cost = parts[i % count].cost;
         double *of = &load[i / grid % 2 ? grid - 1 - i % grid : i % grid];

@@ -106,11 +106,11 @@ static void build_small(planner *gpu, small_blocks_parts *made, const small_list
     small_tables t = {.b = b};
     t.stage = gpu->host(gpu, ((size_t)parts + 1) * sizeof *t.stage);
     t.list = mem_alloc(stages, sizeof *t.list);
-    t.node = mem_alloc((size_t)(parts * slots), sizeof *t.node);
+    t.node = mem_alloc((size_t)parts * (size_t)slots, sizeof *t.node);
     t.source = mem_alloc(stages * (size_t)depth, sizeof *t.source);
     t.has = mem_alloc(stages * (size_t)slots, sizeof *t.has);
     t.entry = mem_alloc(entries + 1, sizeof *t.entry);
-    memset(t.node, 0xFF, (size_t)(parts * slots) * sizeof *t.node);
+    memset(t.node, 0xFF, (size_t)parts * (size_t)slots * sizeof *t.node);
     memset(t.source, 0xFF, stages * (size_t)depth * sizeof *t.source);
     for (int i = 0; i < parts; i++) {
         const int *members = order + group[i].first, before = t.stages;
@@ -130,9 +130,9 @@ static void build_small(planner *gpu, small_blocks_parts *made, const small_list
     made->host_stage = t.stage;
     made->stage = PLAN_TABLE(gpu, t.stage, ((size_t)parts + 1));
     made->list = PLAN_TABLE(gpu, t.list, (size_t)t.stages);
-    made->node = PLAN_TABLE(gpu, t.node, (size_t)(parts * slots));
-    made->source = PLAN_TABLE(gpu, t.source, (size_t)(t.stages * depth));
-    made->has = PLAN_TABLE(gpu, t.has, (size_t)(t.stages * slots));
+    made->node = PLAN_TABLE(gpu, t.node, (size_t)parts * (size_t)slots);
+    made->source = PLAN_TABLE(gpu, t.source, (size_t)t.stages * (size_t)depth);
+    made->has = PLAN_TABLE(gpu, t.has, (size_t)t.stages * (size_t)slots);
     made->entry = PLAN_TABLE(gpu, t.entry, entries);
     free(order);
     free(seen);

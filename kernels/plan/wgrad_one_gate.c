@@ -278,7 +278,8 @@ static wgrad_one_gate_cut try_targets(wgrad_one_gate_cut plan, const wgrad_one_g
     wgrad_one_gate_cut better = *best;
     const int rounds = tiles / (full * processors) + 1;
     for (int attempt = 0; attempt < 6 && plan.target < full; attempt++) {
-        const double even = (double)tiles / ((rounds + attempt / 3) * processors);
+        const int tasks = (rounds + attempt / 3) * processors;
+        const double even = (double)tiles / tasks;
         const int target = min(full, (int)(even * (1 + 0.04 * (attempt % 3)) + 1));
         if (target == plan.target) continue;
         plan.target = target;
@@ -311,7 +312,7 @@ static wgrad_one_gate_cut choose_plan(const tile_lists *l, int processors,
 
 /* How many of the operand tiles in shared memory are for rows. */
 static int share_tiles(const wgrad_one_gate_cut *p) {
-    const int panels = TILES / (p->rows + p->batches * p->inputs);
+    const int panels = TILES / max(1, p->rows + p->batches * p->inputs);
     return max(2, min(panels, (int)RING_BATCHES)) * p->rows;
 }
 

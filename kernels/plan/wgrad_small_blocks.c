@@ -234,7 +234,7 @@ static int multiplied(const strip_lists *l, int strips, int most) {
 static double task_time(const strip_plan *p, const strip_lists *l, const strip_size *s) {
     const int strips = STRIP_WARPS * multiplied(l, s->strips, p->slots);
     const double loads = (p->panel == 64 ? 19.4 : 29) * s->tiles;
-    const double products = strips * strip_time(l) + (s->rows + STRIP_WARPS) * l->b / 2;
+    const double products = strips * strip_time(l) + 0.5 * (s->rows + STRIP_WARPS) * l->b;
     return pow(pow(loads, 8) + pow(products, 8), 0.125) + 590;
 }
 
@@ -266,7 +266,8 @@ static strip_plan choose_plan(const strip_lists *l, int processors, strip_size *
     strip_plan best = {0};
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0] * 2; i++) {
         for (int attempt = 0; attempt < 4; attempt++) {
-            const double even = (double)strips / ((rounds + attempt / 2) * processors);
+            const int tasks = (rounds + attempt / 2) * processors;
+            const double even = (double)strips / tasks;
             const int target = (int)(even * (1.01 + 0.05 * (attempt % 2)) + 1);
             strip_plan plan = {.cuts = cuts[i / 2], .target = min(target, most)};
             plan.panel = i % 2 ? 32 : 64;
