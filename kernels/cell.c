@@ -21,12 +21,7 @@ static void *kept(const cell *c, void *sequence, int t, size_t bytes) {
     return at_step(sequence, c->keep ? t : 0, bytes);
 }
 
-static step_operations operations_of(const backend *be) {
-    return (step_operations){be->activate, be->gates, be->activate_backward, be->gates_backward};
-}
-
-void cell_forward_steps(backend *be, const cell *c, const step_operations *own) {
-    const step_operations between = own ? *own : operations_of(be);
+void cell_forward_steps(backend *be, const cell *c, const cell_operations *own) {
     const size_t state = operand_bytes(be, c, c->hidden);
     for (int t = 0; t < c->steps; t++) {
         const void *x = at_step(c->h, t, state);
@@ -34,41 +29,40 @@ void cell_forward_steps(backend *be, const cell *c, const step_operations *own) 
             const stage *g = &c->stage[s];
             const size_t rows = operand_bytes(be, c, g->gates * g->units);
             void *raw = kept(c, g->raw, t, rows);
-            be->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND);
+            be->products->fprop(be, g->layout, g->weight, x, 1, c->columns, raw, OPERAND);
             if (s == 0 && c->below) {
                 const char *below = (const char *)c->below + (size_t)t * rows;
-                be->add_rows(be, g->layout, below, c->columns, raw);
+                be->cell->add_rows(be, g->layout, below, c->columns, raw);
             }
             if (s + 1 == c->stages) {
-                between.gates(be, c, t);
+                own->gates(be, c, t);
             } else {
-                between.activate(be, c, s, t);
+                own->activate(be, c, s, t);
                 x = kept(c, g->out, t, operand_bytes(be, c, g->units));
             }
         }
     }
 }
 
-void cell_backward_steps(backend *be, const cell *c, const step_operations *own) {
-    const step_operations between = own ? *own : operations_of(be);
+void cell_backward_steps(backend *be, const cell *c, const cell_operations *own) {
     if (!c->has_later_steps) {
-        be->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
+        be->memory->zero(be, c->dc, be->real_size * (size_t)c->hidden * (size_t)c->columns);
     }
     for (int t = c->steps - 1; t >= 0; t--) {
         for (int s = c->stages - 1; s >= 0; s--) {
             const stage *g = &c->stage[s];
             if (s + 1 == c->stages) {
-                between.gates_backward(be, c, t);
+                own->gates_backward(be, c, t);
             } else {
-                between.activate_backward(be, c, s, t);
+                own->activate_backward(be, c, s, t);
             }
             if (t == 0 && s == 0 && !c->has_earlier_steps) break; /* h[0] is a constant */
             void *raw =
                 at_step(stage_raw_gradient(g), t, operand_bytes(be, c, g->gates * g->units));
-            be->dgrad(be, g->layout, g->weight, raw, 1, c->columns, c->dx, OPERAND);
+            be->products->dgrad(be, g->layout, g->weight, raw, 1, c->columns, c->dx, OPERAND);
         }
     }
     for (int s = 0; s < c->stages; s++) {
-        if (c->stage[s].table_use != TABLE_NONE) be->table_backward(be, c, s);
+        if (c->stage[s].table_use != TABLE_NONE) be->cell->table_backward(be, c, s);
     }
 }

@@ -56,7 +56,7 @@ static buffers divide(backend *be, int rows, int columns, char *base) {
     b.q = take(&b, base, square * be->operand_size);
     b.pq = take(&b, base, square * be->operand_size);
     b.sums = take(&b, base, square * be->real_size);
-    b.wgrad = take(&b, base, be->wgrad_workspace(be, l, 1, length));
+    b.wgrad = take(&b, base, be->products->wgrad_workspace(be, l, 1, length));
     layout_free(l);
     return b;
 }
@@ -70,30 +70,30 @@ static void iterate(backend *be, const muon_matrix *w, buffers b, int iterations
                     char *y) {
     const int side = muon_side(be, w->rows, w->columns);
     const int length = long_side(be, w->rows, w->columns);
-    be->wgrad(be, w->square, x, x, 1, length, b.sums, b.wgrad);
-    be->round(be, (size_t)side * (size_t)side, b.sums, b.a);
+    be->products->wgrad(be, w->square, x, x, 1, length, b.sums, b.wgrad);
+    be->update->round(be, (size_t)side * (size_t)side, b.sums, b.a);
     for (int i = 0; i < iterations; i++) {
         char *p = i == 0 ? b.q : b.p; /* the first Q is P */
-        be->fprop(be, w->square, b.a, b.a, 1, side, b.pq, OPERAND);
-        be->muon_polynomial(be, side, b.a, b.pq, p);
+        be->products->fprop(be, w->square, b.a, b.a, 1, side, b.pq, OPERAND);
+        be->update->muon_polynomial(be, side, b.a, b.pq, p);
         if (i > 0) {
-            be->fprop(be, w->square, b.p, b.q, 1, side, b.pq, OPERAND);
+            be->products->fprop(be, w->square, b.p, b.q, 1, side, b.pq, OPERAND);
             char *next = b.pq;
             b.pq = b.q;
             b.q = next;
         }
         if (i == iterations - 1) break;
-        be->fprop(be, w->square, b.a, p, 1, side, b.pq, OPERAND);
-        be->fprop(be, w->square, p, b.pq, 1, side, b.a, OPERAND);
+        be->products->fprop(be, w->square, b.a, p, 1, side, b.pq, OPERAND);
+        be->products->fprop(be, w->square, p, b.pq, 1, side, b.a, OPERAND);
     }
-    be->fprop(be, w->square, b.q, x, 1, length, y, OPERAND);
+    be->products->fprop(be, w->square, b.q, x, 1, length, y, OPERAND);
 }
 
 void muon_step(backend *be, const muon_matrix *w, const update_arguments *arguments,
                const update_report *report) {
     const buffers b = divide(be, w->rows, w->columns, w->workspace);
-    be->muon_direction(be, w, arguments, report, b.x);
+    be->update->muon_direction(be, w, arguments, report, b.x);
     iterate(be, w, b, FIRST_LEG, b.x, b.y);
     iterate(be, w, b, SECOND_LEG, b.y, b.x);
-    be->muon_apply(be, w, b.x, arguments, report);
+    be->update->muon_apply(be, w, b.x, arguments, report);
 }

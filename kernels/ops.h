@@ -1,4 +1,4 @@
-/* The contract between the model and the hardware: every operation the model needs, as one table
+/* The contract between the model and the hardware: every operation the model needs, as four tables
  * of functions. `cpu` and `cuda` implement it; nothing above this header knows which one runs.
  *
  * Data. Activations are feature-major, [feature][column], and sequences are
@@ -267,19 +267,10 @@ typedef struct backend_limits {
     size_t steps;       /* of a sequence */
 } backend_limits;
 
-struct backend {
-    const char *name;    /* "cpu" or "cuda" */
-    char device[96];     /* for people */
-    const char *kernels; /* those that a GPU gets, for people; NULL: of a CPU */
-    enum precision precision;
-    size_t real_size, operand_size; /* bytes */
-    int column_multiple;
-    int product_multiple; /* of the columns of fprop, dgrad and convolutions */
-    size_t memory;        /* bytes that were free when the backend was made */
-    backend_limits limits;
-
-    /* Memory of the device. allocate returns NULL if there is not enough. upload returns once
-     * `source` may be overwritten, download once `target` is filled. */
+/* What is done with the device's memory, and when. */
+typedef struct memory_operations {
+    /* allocate returns NULL if there is not enough. upload returns once `source` may be
+     * overwritten, download once `target` is filled. */
     void *(*allocate)(backend *be, size_t bytes);
     void (*release)(backend *be, void *block);
     void (*zero)(backend *be, void *block, size_t bytes);
@@ -313,6 +304,20 @@ struct backend {
     void (*layout_free)(backend *be, device_layout *l);
     size_t (*layout_bytes)(const device_layout *l); /* what it takes of the device's memory */
 
+    tap_table *(*taps_create)(backend *be, const tap_table *host);
+    void (*taps_free)(backend *be, tap_table *on_device);
+
+    /* Issues what follows to the caller's stream, a cudaStream_t or NULL for the default one, in
+     * order with what was issued before; the stream must exist until another is used. Memory may
+     * have changed in the meantime. Fails with the first error of the device so far. NULL: no
+     * GPU. */
+    bool (*use_stream)(backend *be, void *stream, error *err);
+
+    void (*destroy)(backend *be);
+} memory_operations;
+
+/* What is done with W. */
+typedef struct product_operations {
     /* Products of a block-sparse W over `steps` independent steps.
      *   fprop   y[t] = W x[t]         x operand [steps][inputs][columns]; y of type `type`
      *                                 [steps][rows][columns]
@@ -325,25 +330,10 @@ struct backend {
                   int columns, void *dx, element type);
     void (*wgrad)(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
                   int columns, void *dw, void *workspace);
-    /* Weight norm (Salimans, Kingma 2016). With s = 1 / sqrt(w . w + epsilon) of a row w, with all
-     * its blocks in all W,
-     *   norm_rows            operand <- gain s w
-     *   norm_rows_backward   from the gradient d at that, dgain <- s w . d, and in place of it
-     *                        d <- gain s (d - s dgain w)
-     * so a row of zeros stays zeros and has a gradient. operand, gradient: one for each W; real but
-     * operand. */
-    void (*norm_rows)(backend *be, const normed_rows *w, void *const operand[2]);
-    void (*norm_rows_backward)(backend *be, const normed_rows *w, void *const gradient[2],
-                               void *dgain);
-    /* y += x, both operand [rows of l][columns]. */
-    void (*add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y);
-
     /* Convolutions of a layout with as many taps; `on_device` is what taps_create made of `host`.
      *   fprop   y[p] = sum_t W_t x[source[p][t]]      y operand [out_positions][rows][columns]
      *   dgrad   dx[q] = sum_t W_t' dy[target[q][t]]
      *   wgrad   dW_t = sum_p dy[p] x[source[p][t]]'   dW real */
-    tap_table *(*taps_create)(backend *be, const tap_table *host);
-    void (*taps_free)(backend *be, tap_table *on_device);
     void (*conv_fprop)(backend *be, const device_layout *l, const tap_table *on_device,
                        const void *w, const void *x, int columns, void *y);
     void (*conv_dgrad)(backend *be, const device_layout *l, const tap_table *on_device,
@@ -352,9 +342,11 @@ struct backend {
                        const void *dy, const void *x, int columns, void *dw);
 
     size_t (*wgrad_workspace)(backend *be, const layout *l, int steps, int columns);
-    size_t (*sums_bytes)(backend *be, int gates, int columns); /* of one step */
+} product_operations;
 
-    /* The cell over its whole sequence, and its parts; stage s and step t count from 0.
+typedef struct cell_operations {
+    /* forward and backward: the cell over its whole sequence. The others: its parts; stage s and
+     * step t count from 0.
      *   prepare_entries    the gates' table -> entries; called after each change of the table,
      *                      before any of the others
      *   activate           raw[t] -> sums[t], out[t]
@@ -366,11 +358,11 @@ struct backend {
      *                      dc, raw, sums -> dpre[t] if it is kept, dsums[t], dc, and the gradient
      *                      at W x likewise; adds to dgain and dbias
      *   table_backward     dpre or dentry of all steps -> dtable, summed by byte
-     * cell_backward fills every dgain, dbias and dtable. The gradients of the weights are left to
+     * backward fills every dgain, dbias and dtable. The gradients of the weights are left to
      * the caller: wgrad of each stage's stage_raw_gradient and the input of its product. Gradients
      * stop at h[0] and c[0] unless has_earlier_steps. */
-    void (*cell_forward)(backend *be, const cell *c);
-    void (*cell_backward)(backend *be, const cell *c);
+    void (*forward)(backend *be, const cell *c);
+    void (*backward)(backend *be, const cell *c);
     void (*prepare_entries)(backend *be, const cell *c);
     void (*activate)(backend *be, const cell *c, int s, int t);
     void (*activate_backward)(backend *be, const cell *c, int s, int t);
@@ -378,6 +370,13 @@ struct backend {
     void (*gates_backward)(backend *be, const cell *c, int t);
     void (*table_backward)(backend *be, const cell *c, int s);
 
+    /* y += x, both operand [rows of l][columns]. */
+    void (*add_rows)(backend *be, const device_layout *l, const void *x, int columns, void *y);
+    size_t (*sums_bytes)(backend *be, int gates, int columns); /* of one step */
+} cell_operations;
+
+/* From the head's logits to the next weights. */
+typedef struct update_operations {
     /* For each step and column, loss = -weight log softmax(logits + bias)[target], with the natural
      * logarithm; `wrong`, the weight where another class is likelier, or as likely and before it,
      * else 0; and the gradient of scale x loss. All are 0 where the target is negative, and so is
@@ -406,6 +405,17 @@ struct backend {
      * `type`. */
     void (*pool)(backend *be, const void *x, element type, int steps, int rows, int columns,
                  const int32_t *first, const int32_t *last, pooling how, void *out);
+
+    /* Weight norm (Salimans, Kingma 2016). With s = 1 / sqrt(w . w + epsilon) of a row w, with all
+     * its blocks in all W,
+     *   norm_rows            operand <- gain s w
+     *   norm_rows_backward   from the gradient d at that, dgain <- s w . d, and in place of it
+     *                        d <- gain s (d - s dgain w)
+     * so a row of zeros stays zeros and has a gradient. operand, gradient: one for each W; real but
+     * operand. */
+    void (*norm_rows)(backend *be, const normed_rows *w, void *const operand[2]);
+    void (*norm_rows_backward)(backend *be, const normed_rows *w, void *const gradient[2],
+                               void *dgain);
 
     /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, decoupled weight
      * decay, and the moving average; then `operands`, unless it is `weights` itself. All real but
@@ -441,27 +451,36 @@ struct backend {
                   const update_arguments *arguments);
 
     /* Data parallel: every rank has a model of its own, with the same weights, and some of the
-     * streams. join connects the backends of all ranks, each of which calls it once, and sets what
-     * follows, which is NULL or 0 before. All may be recorded. The ranks must outlive the backend.
-     *   sum_ranks     makes of each rank's real values[count] their sum over the ranks, in an order
-     *                 that depends on the number of ranks and `count` alone: the same bits on every
-     *                 rank
-     * The ranks of a sum wait for each other, so it comes after all that is issued before it. */
+     * streams. join connects the backends of all ranks, each of which calls it once, and sets
+     * `ranks`, which must outlive the backend. After it, sum_ranks makes of each rank's real
+     * values[count] their sum over the ranks, in an order that depends on the number of ranks and
+     * `count` alone: the same bits on every rank. It may be recorded. The ranks wait for each
+     * other, so it comes after all that is issued before it. */
     bool (*join)(backend *be, struct ranks *ranks, error *err);
     void (*sum_ranks)(backend *be, size_t count, void *values);
-    struct ranks *ranks; /* NULL before join */
+
     /* real -> operand */
     void (*round)(backend *be, size_t count, const void *weights, void *operands);
+} update_operations;
 
+/* What a backend can do, and what it is. */
+struct backend {
+    const memory_operations *memory;
+    const product_operations *products;
+    const cell_operations *cell;
+    const update_operations *update;
     const bench_tools *bench; /* NULL without a GPU */
 
-    /* Issues what follows to the caller's stream, a cudaStream_t or NULL for the default one, in
-     * order with what was issued before; the stream must exist until another is used. Memory may
-     * have changed in the meantime. Fails with the first error of the device so far. NULL: no
-     * GPU. */
-    bool (*use_stream)(backend *be, void *stream, error *err);
-
-    void (*destroy)(backend *be);
+    const char *name;    /* "cpu" or "cuda" */
+    char device[96];     /* for people */
+    const char *kernels; /* those that a GPU gets, for people; NULL: of a CPU */
+    enum precision precision;
+    size_t real_size, operand_size; /* bytes */
+    int column_multiple;
+    int product_multiple; /* of the columns of fprop, dgrad and convolutions */
+    size_t available;     /* bytes that were free when the backend was made */
+    backend_limits limits;
+    struct ranks *ranks; /* NULL before join */
 };
 
 /* Whether its arrays are on a GPU; else the host reads them where they are. */
@@ -501,18 +520,10 @@ bool backend_cuda_expected(void);
 /* "fp32", "bf16" or "fp64". */
 const char *precision_name(precision precision);
 
-/* What a cell does between products, step by step; as in the backend's table. */
-typedef struct step_operations {
-    void (*activate)(backend *be, const cell *c, int s, int t);
-    void (*gates)(backend *be, const cell *c, int t);
-    void (*activate_backward)(backend *be, const cell *c, int s, int t);
-    void (*gates_backward)(backend *be, const cell *c, int t);
-} step_operations;
-
-/* The cell over its sequence, step after step; see kernels/cell.c. `own`: in place of the table's
- * operations; or NULL. */
-void cell_forward_steps(backend *be, const cell *c, const step_operations *own);
-void cell_backward_steps(backend *be, const cell *c, const step_operations *own);
+/* The cell over its sequence, step after step; see kernels/cell.c. `own` has what is done between
+ * products. */
+void cell_forward_steps(backend *be, const cell *c, const cell_operations *own);
+void cell_backward_steps(backend *be, const cell *c, const cell_operations *own);
 
 /* One step of Muon (Jordan 2024) for a dense W, after Adam's; see kernels/muon.c. muon_side is the
  * padded shorter side. */

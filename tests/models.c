@@ -88,16 +88,16 @@ static double *narrow(const double *values, size_t rows, size_t batch, size_t co
 void set_array(backend *be, void *target, const double *values, size_t count, element type) {
     void *made = put(be, values, count, type);
     size_t size = type == REAL ? be->real_size : be->operand_size;
-    be->copy(be, target, made, count * size);
+    be->memory->copy(be, target, made, count * size);
     error err;
-    assert_true(be->finish(be, &err));
-    be->release(be, made);
+    assert_true(be->memory->finish(be, &err));
+    be->memory->release(be, made);
 }
 
 static void poison(backend *be, void *block, size_t bytes) {
     char *pattern = mem_alloc(bytes, 1);
     memset(pattern, 0xFF, bytes); /* NaN in every floating-point type */
-    be->upload(be, block, pattern, bytes);
+    be->memory->upload(be, block, pattern, bytes);
     free(pattern);
 }
 
@@ -125,8 +125,8 @@ void load_inputs(model *m, const inputs *in) {
     size_t hidden = (size_t)m->config.hidden;
     poison(be, m->plan.block[PLAN_ACTIVATIONS], m->plan.bytes[PLAN_ACTIVATIONS]);
     /* The padding between parameters. */
-    be->zero(be, m->gradient, m->parameters.total * be->real_size);
-    if (m->share) be->zero(be, m->share, m->parameters.total * be->real_size);
+    be->memory->zero(be, m->gradient, m->parameters.total * be->real_size);
+    if (m->share) be->memory->zero(be, m->share, m->parameters.total * be->real_size);
     for (int i = 0; i < m->parameters.count; i++) {
         const parameter *p = &m->parameters.items[i];
         size_t from = p->offset * be->real_size, bytes = p->count * be->real_size;
@@ -135,10 +135,10 @@ void load_inputs(model *m, const inputs *in) {
     }
     set_array(be, m->weights, in->weights, m->parameters.total, REAL);
     model_use_weights(m);
-    be->zero(be, m->no_bytes, VOCABULARY);
-    be->zero(be, m->report, sizeof *m->report);
-    be->zero(be, m->evaluation, sizeof *m->evaluation);
-    be->zero(be, m->arguments, sizeof *m->arguments);
+    be->memory->zero(be, m->no_bytes, VOCABULARY);
+    be->memory->zero(be, m->report, sizeof *m->report);
+    be->memory->zero(be, m->evaluation, sizeof *m->evaluation);
+    be->memory->zero(be, m->arguments, sizeof *m->arguments);
     model_zero_state(m); /* also of the layers below the last one */
     double *h = widen(in->h, hidden, batch, columns), *c = widen(in->c, hidden, batch, columns);
     set_array(be, model_state(m, MODEL_H, 0), h, hidden * columns, OPERAND);
@@ -151,8 +151,8 @@ void load_inputs(model *m, const inputs *in) {
             targets[t * columns + n] = n < batch ? in->targets[t * batch + n] : -1;
         }
     }
-    be->upload(be, m->bytes, bytes, steps * columns);
-    be->upload(be, m->targets, targets, steps * columns * sizeof *targets);
+    be->memory->upload(be, m->bytes, bytes, steps * columns);
+    be->memory->upload(be, m->targets, targets, steps * columns * sizeof *targets);
     load_labels(m, in);
     free(h);
     free(c);
@@ -170,7 +170,7 @@ outcome collect_outcome(model *m) {
     double *c = get(be, model_state(m, MODEL_C, 0), hidden * columns, REAL);
     o.h = narrow(h, hidden, batch, columns);
     o.c = narrow(c, hidden, batch, columns);
-    be->download(be, &report, m->report, sizeof report);
+    be->memory->download(be, &report, m->report, sizeof report);
     o.loss = report.loss + report.label_loss;
     free(h);
     free(c);

@@ -18,8 +18,8 @@ pair open_pair(precision precision) {
 }
 
 void close_pair(pair *p) {
-    p->be->destroy(p->be);
-    p->trusted->destroy(p->trusted);
+    p->be->memory->destroy(p->be);
+    p->trusted->memory->destroy(p->trusted);
 }
 
 void assert_close(const pair *p, const char *what, const double *found, const double *expected,

@@ -25,29 +25,29 @@ void check_layout(pair *p, const layout *l, int columns, int steps, const char *
     bool narrow = columns % wgrad_multiple(p->be);
     for (int side = 0; side < 2; side++) {
         backend *be = side ? p->trusted : p->be;
-        device_layout *d = be->layout_create(be, l);
+        device_layout *d = be->memory->layout_create(be, l);
         void *dw = put(be, w, weights, OPERAND), *dx = put(be, x, in, OPERAND);
         void *ddy = put(be, dy, out, OPERAND);
         void *y[5] = {put_poison(be, out, OPERAND), put_poison(be, out, REAL),
                       put_poison(be, in, OPERAND), put_poison(be, in, REAL),
                       put_poison(be, weights, REAL)};
-        size_t room = be->wgrad_workspace(be, l, steps, columns);
-        void *workspace = room ? be->allocate(be, room) : NULL;
-        be->fprop(be, d, dw, dx, steps, columns, y[0], OPERAND);
-        be->fprop(be, d, dw, dx, steps, columns, y[1], REAL);
-        be->dgrad(be, d, dw, ddy, steps, columns, y[2], OPERAND);
-        be->dgrad(be, d, dw, ddy, steps, columns, y[3], REAL);
-        if (!narrow) be->wgrad(be, d, ddy, dx, steps, columns, y[4], workspace);
+        size_t room = be->products->wgrad_workspace(be, l, steps, columns);
+        void *workspace = room ? be->memory->allocate(be, room) : NULL;
+        be->products->fprop(be, d, dw, dx, steps, columns, y[0], OPERAND);
+        be->products->fprop(be, d, dw, dx, steps, columns, y[1], REAL);
+        be->products->dgrad(be, d, dw, ddy, steps, columns, y[2], OPERAND);
+        be->products->dgrad(be, d, dw, ddy, steps, columns, y[3], REAL);
+        if (!narrow) be->products->wgrad(be, d, ddy, dx, steps, columns, y[4], workspace);
         const size_t sizes[5] = {out, out, in, in, weights};
         for (int i = 0; i < 5; i++) {
             result[side][i] = get(be, y[i], sizes[i], i == 0 || i == 2 ? OPERAND : REAL);
-            be->release(be, y[i]);
+            be->memory->release(be, y[i]);
         }
-        if (workspace) be->release(be, workspace);
-        be->release(be, dw);
-        be->release(be, dx);
-        be->release(be, ddy);
-        be->layout_free(be, d);
+        if (workspace) be->memory->release(be, workspace);
+        be->memory->release(be, dw);
+        be->memory->release(be, dx);
+        be->memory->release(be, ddy);
+        be->memory->layout_free(be, d);
     }
     static const char *const what[5] = {"fprop", "fprop to real", "dgrad", "dgrad to real",
                                         "wgrad"};

@@ -59,7 +59,7 @@ void write_documents(const char *path, int count, uint64_t seed) {
 int write_files(void **state) {
     (void)state;
     backend *be = test_backend(FP32); /* exits where there is no such device */
-    be->destroy(be);
+    be->memory->destroy(be);
     train_file = path_of("train.tsv");
     valid_file = path_of("valid.tsv");
     write_documents(train_file, 60, 1);
@@ -231,7 +231,7 @@ void load_for(loaded *l, const char *name, int batch, int steps, model_use use) 
 
 void unload(loaded *l) {
     model_free(l->m);
-    l->be->destroy(l->be);
+    l->be->memory->destroy(l->be);
     checkpoint_close(&l->c);
 }
 

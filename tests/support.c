@@ -79,9 +79,9 @@ void *put(backend *be, const double *values, size_t count, element type) {
         const void *source = size == 8 ? (void *)&value : size == 4 ? (void *)&single : &half;
         memcpy(host + i * size, source, size);
     }
-    void *array = be->allocate(be, count * size);
+    void *array = be->memory->allocate(be, count * size);
     assert_non_null(array);
-    be->upload(be, array, host, count * size);
+    be->memory->upload(be, array, host, count * size);
     free(host);
     return array;
 }
@@ -98,9 +98,9 @@ double *get(backend *be, const void *array, size_t count, element type) {
     size_t size = element_bytes(be, type);
     char *host = mem_alloc(count ? count : 1, size);
     double *values = mem_alloc(count ? count : 1, sizeof *values);
-    be->download(be, host, array, count * size);
+    be->memory->download(be, host, array, count * size);
     error err;
-    if (!be->finish(be, &err)) fail_msg("%s", err.text);
+    if (!be->memory->finish(be, &err)) fail_msg("%s", err.text);
     for (size_t i = 0; i < count; i++) {
         const void *source = host + i * size;
         values[i] = size == 8   ? *(const double *)source
@@ -113,7 +113,7 @@ double *get(backend *be, const void *array, size_t count, element type) {
 
 void release_all(backend *be, void *const *arrays, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        if (arrays[i]) be->release(be, arrays[i]);
+        if (arrays[i]) be->memory->release(be, arrays[i]);
     }
 }
 

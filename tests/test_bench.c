@@ -134,7 +134,7 @@ static void test_time_operation(void **state) {
     assert_true(time_operation(be, &how, count_issues, &issued, 3, &seconds, &err));
     assert_true(seconds >= 0 && seconds < 1e-3);
     assert_true(issued > 3 * 4);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 int main(void) {

@@ -49,7 +49,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     layout *l = hidden % how->block ? layout_dense(hidden, hidden, how->gates, 1)
                                     : layout_from_graph(g, how->block, how->gates);
     const int block = l->out_block;
-    device_layout *d = be->layout_create(be, l);
+    device_layout *d = be->memory->layout_create(be, l);
     update_arguments arguments = {.update = 5};
     cell c = {.hidden = hidden,
               .columns = columns,
@@ -67,14 +67,14 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                  .relu = how->relu,
                  .table_use = how->use,
                  .table_stride = how->stride};
-    void *device_bytes = be->allocate(be, (size_t)columns);
-    be->upload(be, device_bytes, bytes, (size_t)columns);
+    void *device_bytes = be->memory->allocate(be, (size_t)columns);
+    be->memory->upload(be, device_bytes, bytes, (size_t)columns);
     c.bytes = device_bytes;
-    void *device_arguments = be->allocate(be, sizeof arguments);
-    be->upload(be, device_arguments, &arguments, sizeof arguments);
+    void *device_arguments = be->memory->allocate(be, sizeof arguments);
+    be->memory->upload(be, device_arguments, &arguments, sizeof arguments);
     c.arguments = device_arguments;
     size_t weights = layout_weights(l),
-           sums = be->sums_bytes(be, how->gates > 1 ? GATES : 1, columns);
+           sums = be->cell->sums_bytes(be, how->gates > 1 ? GATES : 1, columns);
     const double most = how->huge ? 1000 : 0.3;
     double *w = random_values(weights, -most, most); /* both sides have the same */
     s->weight = put(be, w, weights, OPERAND);
@@ -102,12 +102,12 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
     c.dx = put(be, in[6], plane, OPERAND);
     c.dc = put(be, in[7], plane, REAL);
 
-    be->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND);
+    be->products->fprop(be, d, s->weight, x, 1, columns, s->raw, OPERAND);
     if (how->gates > 1) {
-        be->prepare_entries(be, &c);
-        be->gates(be, &c, 0);
+        be->cell->prepare_entries(be, &c);
+        be->cell->gates(be, &c, 0);
     } else {
-        be->activate(be, &c, 0, 0);
+        be->cell->activate(be, &c, 0, 0);
     }
     size_t count[PART_RESULTS] = {gates * plane,
                                   plane,
@@ -121,11 +121,11 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                                   gates * entries};
     out[0] = get(be, s->raw, count[0], OPERAND);
     if (how->gates > 1) {
-        be->gates_backward(be, &c, 0);
+        be->cell->gates_backward(be, &c, 0);
     } else {
-        be->activate_backward(be, &c, 0, 0);
+        be->cell->activate_backward(be, &c, 0, 0);
     }
-    if (how->use != TABLE_NONE) be->table_backward(be, &c, 0);
+    if (how->use != TABLE_NONE) be->cell->table_backward(be, &c, 0);
     out[1] = get(be, s->out, count[1], OPERAND);
     out[2] = get(be, c.h, count[2], OPERAND);
     out[3] = get(be, c.c, count[3], REAL);
@@ -164,7 +164,7 @@ static void run_part(backend *be, const part *how, int hidden, int columns, doub
                       device_arguments};
     release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
     free(state);
-    be->layout_free(be, d);
+    be->memory->layout_free(be, d);
     layout_free(l);
     graph_free(g);
 }
@@ -364,7 +364,7 @@ static void test_small_norm(void **state) {
     const int columns = be->column_multiple;
     const size_t count = UNITS * (size_t)columns;
     layout *l = layout_dense(1, 1, UNITS, 1);
-    device_layout *d = be->layout_create(be, l);
+    device_layout *d = be->memory->layout_create(be, l);
     double *raw = mem_alloc(count, sizeof *raw), *ones = mem_alloc(UNITS, sizeof *ones);
     for (size_t i = 0; i < count; i++) raw[i] = i / (size_t)columns % 2 ? 1e-3 : -1e-3;
     for (int i = 0; i < UNITS; i++) ones[i] = 1;
@@ -374,22 +374,22 @@ static void test_small_norm(void **state) {
     s->gain = put(be, ones, UNITS, REAL);
     s->raw = put(be, raw, count, OPERAND);
     s->out = put_poison(be, count, OPERAND);
-    s->sums = put_poison(be, be->sums_bytes(be, 1, columns) / be->real_size + 1, REAL);
+    s->sums = put_poison(be, be->cell->sums_bytes(be, 1, columns) / be->real_size + 1, REAL);
     c.bytes = s->out; /* any: no table reads them */
-    be->activate(be, &c, 0, 0);
+    be->cell->activate(be, &c, 0, 0);
     double *out = get(be, s->out, count, OPERAND);
     for (size_t i = 0; i < count; i++) {
         const double expected = raw[i] * 1e3 / sqrt(2);
         if (!(fabs(out[i] - expected) < 0.02)) fail_msg("%g, expected %g", out[i], expected);
     }
     void *const held[] = {(void *)(uintptr_t)s->gain, s->raw, s->out, s->sums};
-    for (int i = 0; i < 4; i++) be->release(be, held[i]);
-    be->layout_free(be, d);
+    for (int i = 0; i < 4; i++) be->memory->release(be, held[i]);
+    be->memory->layout_free(be, d);
     layout_free(l);
     free(out);
     free(raw);
     free(ones);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* `gradient` [steps][gates][hidden][columns] -> [gates][hidden / stride][VOCABULARY]. */
@@ -405,16 +405,17 @@ static double *run_table(backend *be, const table_shape *how, int columns, const
                  .gates = how->gates,
                  .table_use = how->gates == 1 ? TABLE_MULTIPLY : TABLE_ADD,
                  .table_stride = how->stride};
-    void *device_bytes = be->allocate(be, positions), *in = put(be, gradient, count, OPERAND);
-    be->upload(be, device_bytes, bytes, positions);
+    void *device_bytes = be->memory->allocate(be, positions),
+         *in = put(be, gradient, count, OPERAND);
+    be->memory->upload(be, device_bytes, bytes, positions);
     c.bytes = device_bytes;
     s->dtable = put_poison(be, entries, OPERAND);
     *(how->gates == 1 ? &s->dentry : &s->dpre) = in;
-    be->table_backward(be, &c, 0);
+    be->cell->table_backward(be, &c, 0);
     double *result = get(be, s->dtable, entries, OPERAND);
-    be->release(be, device_bytes);
-    be->release(be, in);
-    be->release(be, s->dtable);
+    be->memory->release(be, device_bytes);
+    be->memory->release(be, in);
+    be->memory->release(be, s->dtable);
     return result;
 }
 
@@ -457,7 +458,7 @@ static void check_table(backend *be, const table_shape *how) {
                  how->hidden, how->block, how->gates, how->stride, columns, how->steps, how->text,
                  i, found[i], expected[i]);
     }
-    be->release(be, rounded);
+    be->memory->release(be, rounded);
     free(found);
     free(sums);
     free(expected);
@@ -493,7 +494,7 @@ static void check_tables(precision precision) {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         check_table(be, &shapes[i]);
     }
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_table_fp32(void **state) {

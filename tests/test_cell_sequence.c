@@ -90,7 +90,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
         const size_t features = (size_t)gates * units, width = units * columns;
         l[i] = !how->hubs ? layout_from_graph(g, how->block, gates)
                           : layout_dense((int)units, i ? how->hubs : (int)hidden, gates, 1);
-        d[i] = be->layout_create(be, l[i]);
+        d[i] = be->memory->layout_create(be, l[i]);
         *s = (stage){.layout = d[i],
                      .units = (int)units,
                      .block = l[i]->out_block,
@@ -104,7 +104,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
                      .table_stride = stride};
         const size_t weights = layout_weights(l[i]);
         const size_t entries = features / (size_t)stride * VOCABULARY;
-        const size_t sums = be->sums_bytes(be, gates, how->columns) * steps / be->real_size;
+        const size_t sums = be->cell->sums_bytes(be, gates, how->columns) * steps / be->real_size;
         double *w = random_values(weights, -0.2, 0.2), *table = random_values(entries, -1, 1);
         double *gain = random_values(features, 0.5, 1.5), *bias = random_values(features, -1, 1);
         arrays[count++] = (void *)(uintptr_t)(s->weight = put(be, w, weights, OPERAND));
@@ -145,10 +145,10 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     double *state = random_values((steps + 1) * plane, -2, 2);
     double *dh = random_values(steps * plane, -1, 1);
     for (size_t i = plane; i < (steps + 1) * plane; i++) h[i] = state[i] = NAN;
-    void *device_bytes = be->allocate(be, positions);
-    void *device_arguments = be->allocate(be, sizeof arguments);
-    be->upload(be, device_bytes, bytes, positions);
-    be->upload(be, device_arguments, &arguments, sizeof arguments);
+    void *device_bytes = be->memory->allocate(be, positions);
+    void *device_arguments = be->memory->allocate(be, sizeof arguments);
+    be->memory->upload(be, device_bytes, bytes, positions);
+    be->memory->upload(be, device_arguments, &arguments, sizeof arguments);
     c.bytes = arrays[count++] = device_bytes;
     c.arguments = arrays[count++] = device_arguments;
     c.h = arrays[count++] = put(be, h, (steps + 1) * plane, OPERAND);
@@ -169,14 +169,14 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     free(dh);
 
     *r = (results){0};
-    be->prepare_entries(be, &c);
+    be->cell->prepare_entries(be, &c);
     if (by_steps) {
-        cell_forward_steps(be, &c, NULL);
+        cell_forward_steps(be, &c, be->cell);
     } else {
-        be->cell_forward(be, &c);
+        be->cell->forward(be, &c);
     }
     error err;
-    if (!be->finish(be, &err)) fail_msg("%s: %s", how->reason, err.text);
+    if (!be->memory->finish(be, &err)) fail_msg("%s: %s", how->reason, err.text);
     keep_result(r, be, "h", -1, c.h, (steps + 1) * plane, OPERAND, false);
     const size_t earlier = how->coupled && !how->forgets ? steps : 0; /* the backend's own matter */
     keep_result(r, be, "c", -1, (char *)c.c + earlier * plane * be->real_size,
@@ -191,11 +191,11 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     }
     if (!how->forgets) {
         if (by_steps) {
-            cell_backward_steps(be, &c, NULL);
+            cell_backward_steps(be, &c, be->cell);
         } else {
-            be->cell_backward(be, &c);
+            be->cell->backward(be, &c);
         }
-        if (!be->finish(be, &err)) fail_msg("%s: %s", how->reason, err.text);
+        if (!be->memory->finish(be, &err)) fail_msg("%s: %s", how->reason, err.text);
     }
     for (int i = 0; !how->forgets && i < how->stages; i++) {
         const stage *s = &c.stage[i];
@@ -215,7 +215,7 @@ static void run(backend *be, const sequence_case *how, bool by_steps, results *r
     }
     release_all(be, arrays, count);
     for (int i = 0; i < how->stages; i++) {
-        be->layout_free(be, d[i]);
+        be->memory->layout_free(be, d[i]);
         layout_free(l[i]);
     }
     graph_free(g);

@@ -24,11 +24,13 @@ typedef struct chain {
 
 static void issue_product(const chain *c, int i) {
     backend *be = c->be;
-    if (i % (CHAIN / 2) == 0) be->round(be, c->count, c->real[i / (CHAIN / 2)], c->weights);
+    if (i % (CHAIN / 2) == 0) be->update->round(be, c->count, c->real[i / (CHAIN / 2)], c->weights);
     if (i % 2 == 0) {
-        be->fprop(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1], OPERAND);
+        be->products->fprop(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1],
+                            OPERAND);
     } else {
-        be->dgrad(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1], OPERAND);
+        be->products->dgrad(be, c->layout, c->weights, c->x[i], 1, c->columns, c->x[i + 1],
+                            OPERAND);
     }
 }
 
@@ -47,30 +49,30 @@ static void check_chain(precision precision, int block, int multiple) {
     double *x = random_values(plane, -1, 1), *result[2][CHAIN];
     for (int side = 0; side < 2; side++) {
         backend *be = side ? p.trusted : p.be;
-        device_layout *d = be->layout_create(be, l);
+        device_layout *d = be->memory->layout_create(be, l);
         chain c = {.be = be, .layout = d, .count = count, .columns = columns};
         for (int i = 0; i < 2; i++) c.real[i] = put(be, w[i], count, REAL);
         c.weights = put_poison(be, count, OPERAND);
         c.x[0] = put(be, x, plane, OPERAND);
         for (int i = 1; i <= CHAIN; i++) c.x[i] = put_poison(be, plane, OPERAND);
         if (!side) {
-            recording *recorded = be->record(be, issue_chain, &c);
-            for (int i = 0; i < 3; i++) be->replay(be, recorded);
-            be->recording_free(be, recorded);
+            recording *recorded = be->memory->record(be, issue_chain, &c);
+            for (int i = 0; i < 3; i++) be->memory->replay(be, recorded);
+            be->memory->recording_free(be, recorded);
         }
         for (int i = 0; i < CHAIN; i++) {
             if (side && i > 0) { /* continue from the other side's result */
                 void *found = put(be, result[0][i - 1], plane, OPERAND);
-                be->copy(be, c.x[i], found, plane * be->operand_size);
-                be->release(be, found);
+                be->memory->copy(be, c.x[i], found, plane * be->operand_size);
+                be->memory->release(be, found);
             }
             if (side) issue_product(&c, i);
             result[side][i] = get(be, c.x[i + 1], plane, OPERAND);
         }
-        for (int i = 0; i < 2; i++) be->release(be, c.real[i]);
-        be->release(be, c.weights);
-        for (int i = 0; i <= CHAIN; i++) be->release(be, c.x[i]);
-        be->layout_free(be, d);
+        for (int i = 0; i < 2; i++) be->memory->release(be, c.real[i]);
+        be->memory->release(be, c.weights);
+        for (int i = 0; i <= CHAIN; i++) be->memory->release(be, c.x[i]);
+        be->memory->layout_free(be, d);
     }
     for (int i = 0; i < CHAIN; i++) {
         char text[80];
@@ -106,29 +108,29 @@ static void test_repeated_dgrad(void **state) {
     graph_options ring = {
         .kind = GRAPH_WATTS_STROGATZ, .density = 0.0665, .rewire = 0.1, .seed = 1};
     layout *l = pattern_layout(&ring, 288, 64, GATES);
-    device_layout *device = be->layout_create(be, l);
+    device_layout *device = be->memory->layout_create(be, l);
     enum { COLUMNS = 256, TIMES = 300 };
     size_t weights = layout_weights(l), units = layout_inputs(l), rows = layout_rows(l);
-    void *w = be->allocate(be, weights * be->operand_size);
-    void *dy = be->allocate(be, rows * COLUMNS * be->operand_size);
-    void *dx = be->allocate(be, units * COLUMNS * be->operand_size);
-    void *sums = be->allocate(be, units * be->real_size);
+    void *w = be->memory->allocate(be, weights * be->operand_size);
+    void *dy = be->memory->allocate(be, rows * COLUMNS * be->operand_size);
+    void *dx = be->memory->allocate(be, units * COLUMNS * be->operand_size);
+    void *sums = be->memory->allocate(be, units * be->real_size);
     float *first = mem_alloc(units, sizeof *first), *again = mem_alloc(units, sizeof *again);
     be->bench->randomise(be, w, weights, 1);
     be->bench->randomise(be, dy, rows * COLUMNS, 2);
     for (int i = 0; i < TIMES; i++) {
-        be->dgrad(be, device, w, dy, 1, COLUMNS, dx, OPERAND);
-        be->row_sums(be, dx, 1, (int)units, COLUMNS, sums);
-        be->download(be, i ? again : first, sums, units * sizeof *first);
+        be->products->dgrad(be, device, w, dy, 1, COLUMNS, dx, OPERAND);
+        be->update->row_sums(be, dx, 1, (int)units, COLUMNS, sums);
+        be->memory->download(be, i ? again : first, sums, units * sizeof *first);
         if (i) assert_memory_equal(again, first, units * sizeof *first);
     }
     void *arrays[] = {w, dy, dx, sums};
     release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
     free(first);
     free(again);
-    be->layout_free(be, device);
+    be->memory->layout_free(be, device);
     layout_free(l);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 int main(void) {

@@ -70,7 +70,7 @@ static void test_checkpoint_refusals(void **state) {
     backend *be = test_backend(FP32);
     assert_null(checkpoint_model(&c, be, 1, 1, MODEL_INFERENCE, &err));
     assert_contains(err.text, "tensor input.embedding: expected float32 [16, 256]");
-    be->destroy(be);
+    be->memory->destroy(be);
     checkpoint_close(&c);
 
     /* The checksum does not cover the name of its own entry, so a file may lack that name. */

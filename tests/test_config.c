@@ -586,11 +586,11 @@ static bool try_model(const char *settings, error *err) {
     options o;
     if (!load_options(&o, "data: {train: x.txt}\n", settings, err)) fail_msg("%s", err->text);
     backend *be = backend_cpu(FP32, 1);
-    be->memory = (size_t)64 << 30;
+    be->available = (size_t)64 << 30;
     model *m = model_create(be, &o.model, NULL, (int)o.train.batch, (int)o.train.bptt, 1,
                             MODEL_TRAINING, err);
     if (m) model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
     options_free(&o);
     return m != NULL;
 }

@@ -121,20 +121,20 @@ static void check_case(backend *be, const conv_case *c, int columns) {
     a.dy = get(be, at[2], a.outputs, OPERAND);
     convolve(c, &s, pairs, count, (size_t)columns, &a);
 
-    tap_table *table = taps_of(&s), *on_device = be->taps_create(be, table);
-    device_layout *device = be->layout_create(be, l);
-    be->conv_fprop(be, device, on_device, at[0], at[1], columns, at[3]);
-    be->conv_dgrad(be, device, on_device, at[0], at[2], columns, at[4]);
-    be->conv_wgrad(be, device, on_device, at[2], at[1], columns, at[5]);
+    tap_table *table = taps_of(&s), *on_device = be->memory->taps_create(be, table);
+    device_layout *device = be->memory->layout_create(be, l);
+    be->products->conv_fprop(be, device, on_device, at[0], at[1], columns, at[3]);
+    be->products->conv_dgrad(be, device, on_device, at[0], at[2], columns, at[4]);
+    be->products->conv_wgrad(be, device, on_device, at[2], at[1], columns, at[5]);
     const double tolerance = be->precision == FP64 ? 1e-13 : 1e-5;
     const double stored = be->precision == BF16 ? 4e-3 : tolerance;
     check_array(be, c, "fprop", at[3], a.y, a.outputs, OPERAND, stored);
     check_array(be, c, "dgrad", at[4], a.dx, a.inputs, OPERAND, stored);
     check_array(be, c, "wgrad", at[5], a.dw, a.weights, REAL, tolerance);
 
-    be->taps_free(be, on_device);
+    be->memory->taps_free(be, on_device);
     taps_free(table);
-    be->layout_free(be, device);
+    be->memory->layout_free(be, device);
     layout_free(l);
     release_all(be, at, sizeof at / sizeof at[0]);
     double *const values[] = {drawn[0], drawn[1], drawn[2], a.w, a.x, a.dy, a.y, a.dx, a.dw};
@@ -178,7 +178,7 @@ static void check_all(backend *be) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int k = 1; k <= 3; k++) check_case(be, &cases[i], k * be->product_multiple);
     }
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_fp32(void **state) {

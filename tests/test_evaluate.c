@@ -18,7 +18,7 @@ static evaluation score(const char *name, char *path, int batch, int steps, uint
     evaluation e;
     error err;
     if (!evaluate(l.m, r, s, limit, exact, false, &e, &err)) fail_msg("%s", err.text);
-    l.be->recording_free(l.be, r);
+    l.be->memory->recording_free(l.be, r);
     sequence_free(s);
     corpus_free(c);
     unload(&l);
@@ -118,7 +118,7 @@ static evaluation learn(loaded *l, const sequence *s, uint64_t limit, double rat
     if (!evaluate_dynamic(l->m, segment, s, limit, &rates, false, &e, &err)) {
         fail_msg("%s", err.text);
     }
-    l->be->recording_free(l->be, segment);
+    l->be->memory->recording_free(l->be, segment);
     return e;
 }
 
@@ -149,10 +149,10 @@ static double learn_on_host(loaded *l, const corpus *c, uint64_t size, double ra
         model_load(m, w);
         model_set_state(m, MODEL_H, h);
         model_set_state(m, MODEL_C, cell);
-        l->be->upload(l->be, m->report, &report, sizeof report);
+        l->be->memory->upload(l->be, m->report, &report, sizeof report);
         model_set_text(m, bytes, targets);
         model_gradient(m);
-        l->be->download(l->be, &report, m->report, sizeof report);
+        l->be->memory->download(l->be, &report, m->report, sizeof report);
         nats += report.loss;
         float *g = model_download(m, m->gradient, 0, total);
         for (size_t i = 0; i < total; i++) {
@@ -206,7 +206,7 @@ static void test_dynamic(void **state) {
     assert_true(rates.squares_known && rates.rate > 4e-5);
     assert_true(evaluate_dynamic(l.m, segment, s, 0, &rates, false, &again, &err));
     assert_true(again.bpc == tuned.bpc); /* the whole text is shorter than what tuning reads */
-    l.be->recording_free(l.be, segment);
+    l.be->memory->recording_free(l.be, segment);
     unload(&l);
     sequence_free(s);
     corpus_free(c);

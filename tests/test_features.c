@@ -87,7 +87,7 @@ static void check_against_model(const char *name, char *path, const char *prefix
         const document *d = &c->documents[i];
         model_zero_state(l.m);
         for (uint64_t p = 0; p < d->length; p++) {
-            l.be->upload(l.be, l.m->bytes, c->bytes + d->offset + p, 1);
+            l.be->memory->upload(l.be, l.m->bytes, c->bytes + d->offset + p, 1);
             model_run(l.m);
         }
         double *cells = get(l.be, model_state(l.m, MODEL_C, 0), 64 * columns, REAL);

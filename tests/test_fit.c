@@ -144,7 +144,7 @@ static void test_threads_do_not_matter(void **state) {
         double *again = fit_all(other, &p, reports);
         assert_memory_equal(first, again, (size_t)PROBE_COSTS * 41 * sizeof *first);
         free(again);
-        other->destroy(other);
+        other->memory->destroy(other);
     }
     omp_set_num_threads(threads);
     free(first);
@@ -160,6 +160,6 @@ int main(void) {
         cmocka_unit_test(test_threads_do_not_matter),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    be->destroy(be);
+    be->memory->destroy(be);
     return failed;
 }

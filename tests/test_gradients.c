@@ -39,7 +39,7 @@ typedef struct fixture {
 } fixture;
 
 static void set_weights(fixture *f, const double *weights) {
-    f->be->upload(f->be, f->m->weights, weights, f->m->parameters.total * sizeof *weights);
+    f->be->memory->upload(f->be, f->m->weights, weights, f->m->parameters.total * sizeof *weights);
     model_use_weights(f->m); /* rows are normed */
 }
 
@@ -48,12 +48,12 @@ static double loss_of(fixture *f) {
     backend *be = f->be;
     size_t plane = (size_t)f->m->config.hidden * (size_t)f->m->columns * sizeof(double);
     model_zero_state(f->m); /* of layers below the last one */
-    be->upload(be, model_state(f->m, MODEL_H, 0), f->h, plane);
-    be->upload(be, model_state(f->m, MODEL_C, 0), f->c, plane);
-    be->zero(be, f->m->report, sizeof *f->m->report);
+    be->memory->upload(be, model_state(f->m, MODEL_H, 0), f->h, plane);
+    be->memory->upload(be, model_state(f->m, MODEL_C, 0), f->c, plane);
+    be->memory->zero(be, f->m->report, sizeof *f->m->report);
     model_gradient(f->m);
     update_report report;
-    be->download(be, &report, f->m->report, sizeof report);
+    be->memory->download(be, &report, f->m->report, sizeof report);
     return f->m->text_weight * report.loss + f->m->label_weight * report.label_loss;
 }
 
@@ -102,8 +102,8 @@ static fixture create(const model_config *config, int segments) {
     }
     draw_labels(f.m);
     model_drop_input(f.m, 3, bytes);
-    f.be->upload(f.be, f.m->bytes, bytes, positions);
-    f.be->upload(f.be, f.m->targets, targets, positions * sizeof *targets);
+    f.be->memory->upload(f.be, f.m->bytes, bytes, positions);
+    f.be->memory->upload(f.be, f.m->targets, targets, positions * sizeof *targets);
     free(bytes);
     free(targets);
     return f;
@@ -111,7 +111,7 @@ static fixture create(const model_config *config, int segments) {
 
 static void release(fixture *f) {
     model_free(f->m);
-    f->be->destroy(f->be);
+    f->be->memory->destroy(f->be);
     free(f->weights);
     free(f->h);
     free(f->c);

@@ -119,7 +119,7 @@ static void check_products(precision precision, int nodes, int block, double sha
     void *arrays[] = {put(be, p.w, weights, OPERAND),  put(be, p.x, values, OPERAND),
                       put(be, p.dy, values, OPERAND),  put_poison(be, values, OPERAND),
                       put_poison(be, values, OPERAND), put_poison(be, weights, REAL)};
-    assert_true(be->finish(be, &err));
+    assert_true(be->memory->finish(be, &err));
     calls c = {product, arrays, p.columns, ""};
     for (int again = 0; again < 2; again++) {
         pthread_t thread;
@@ -140,7 +140,7 @@ static void check_products(precision precision, int nodes, int block, double sha
     smallworld_product_free(product);
     free_values(&p);
     free(p.blocks);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_products(void **state) {
@@ -196,7 +196,7 @@ static void test_convolution(void **state) {
     void *at[] = {put(be, w, WEIGHTS, REAL),     put(be, x, x_count, REAL),
                   put(be, dy, y_count, REAL),    put_poison(be, y_count, REAL),
                   put_poison(be, x_count, REAL), put_poison(be, WEIGHTS, REAL)};
-    assert_true(be->finish(be, &err));
+    assert_true(be->memory->finish(be, &err));
     assert_true(smallworld_fprop(conv, at[0], at[1], at[3], images, NULL));
     assert_true(smallworld_dgrad(conv, at[0], at[2], at[4], images, NULL));
     assert_true(smallworld_wgrad(conv, at[2], at[1], at[5], images, NULL));
@@ -221,7 +221,7 @@ static void test_convolution(void **state) {
     assert_null(smallworld_conv_create(OUT, IN, BLOCK, blocks, COUNT, &wrong, &how));
     assert_contains(smallworld_error(), "filter[0]: expected a reach");
     wrong = (smallworld_conv_shape){{4000, 4000}, {9, 9}, {1, 1}, {1, 1}, {{4, 4}, {4, 4}}};
-    if (be->memory < 40e9) { /* whose quarter the tables do not fit */
+    if (be->available < 40e9) { /* whose quarter the tables do not fit */
         assert_null(smallworld_conv_create(OUT, IN, BLOCK, blocks, COUNT, &wrong, &how));
         assert_contains(smallworld_error(), " MB of tables for 81 taps of 16000000 pixels");
     }
@@ -229,7 +229,7 @@ static void test_convolution(void **state) {
     double *const values[] = {w, x, dy, y, dx, dw};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) free(values[i]);
     smallworld_product_free(conv);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* ---------------------------------------------------------------------------------- streams
@@ -327,7 +327,7 @@ static void test_streams(void **state) {
     smallworld_product_free(product);
     for (int s = 0; s < 2; s++) assert_int_equal(cu.stream_destroy(streams[s]), 0);
     free(p.blocks);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* ---------------------------------------------------------------------------------- refusals */
@@ -371,7 +371,7 @@ static void test_refusals(void **state) {
 
 int main(void) {
     backend *be = test_backend(FP32); /* or skip */
-    be->destroy(be);
+    be->memory->destroy(be);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_convolution),

@@ -217,6 +217,6 @@ int main(void) {
         cmocka_unit_test(test_curvature_is_that_of_the_moments),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    be->destroy(be);
+    be->memory->destroy(be);
     return failed;
 }

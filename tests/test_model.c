@@ -63,7 +63,7 @@ static void compare(const model_config *config, const char *name, precision prec
     for (int side = 0; side < 2; side++) {
         free_outcome(&o[side]);
         model_free(m[side]);
-        be[side]->destroy(be[side]);
+        be[side]->memory->destroy(be[side]);
     }
     free_inputs(&in);
 }
@@ -234,7 +234,7 @@ static void test_initial_identity(void **state) {
     assert_int_equal(others, ((size_t)l->blocks - (size_t)l->out_nodes) * GATES * b * b);
     free(all);
     model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* A hub begins as the scaled sum of its own cells, and a cell's gates as its hub. */
@@ -265,7 +265,7 @@ static void test_initial_hubs(void **state) {
     }
     free(all);
     model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_hubs(void **state) {
@@ -293,26 +293,26 @@ enum { WRITTEN = 14, GIVEN = 4 };
 static double *write_with(model *m, const inputs *in, sampling how, const int *calls,
                           uint8_t text[WRITTEN]) {
     backend *be = m->be;
-    sampling *state = be->allocate(be, sizeof how);
-    uint8_t *on_device = be->allocate(be, WRITTEN);
+    sampling *state = be->memory->allocate(be, sizeof how);
+    uint8_t *on_device = be->memory->allocate(be, WRITTEN);
     load_inputs(m, in);
     model_prepare_tables(m);
-    be->upload(be, state, &how, sizeof how);
-    be->upload(be, on_device, text, WRITTEN);
-    be->copy(be, m->bytes, on_device, 1);
+    be->memory->upload(be, state, &how, sizeof how);
+    be->memory->upload(be, on_device, text, WRITTEN);
+    be->memory->copy(be, m->bytes, on_device, 1);
     for (int i = 0; calls[i]; i++) model_generate(m, state, on_device, calls[i]);
-    be->download(be, text, on_device, WRITTEN);
-    be->download(be, &how, state, sizeof how);
+    be->memory->download(be, text, on_device, WRITTEN);
+    be->memory->download(be, &how, state, sizeof how);
     assert_int_equal(how.position, WRITTEN - 1);
     uint8_t last;
-    be->download(be, &last, m->bytes, 1);
+    be->memory->download(be, &last, m->bytes, 1);
     assert_int_equal(last, text[WRITTEN - 1]);
     const size_t columns = (size_t)m->columns;
     double *all = get(be, m->logits, VOCABULARY * columns, REAL);
     double *logits = mem_alloc(VOCABULARY, sizeof *logits);
     for (size_t v = 0; v < VOCABULARY; v++) logits[v] = all[v * columns];
-    be->release(be, state);
-    be->release(be, on_device);
+    be->memory->release(be, state);
+    be->memory->release(be, on_device);
     free(all);
     return logits;
 }
@@ -322,14 +322,15 @@ static uint8_t draw(backend *be, const double *logits, const double *bias, sampl
     const size_t columns = (size_t)be->column_multiple;
     double *wide = mem_alloc(VOCABULARY * columns, sizeof *wide);
     for (size_t v = 0; v < VOCABULARY; v++) wide[v * columns] = logits[v];
-    uint8_t *text = be->allocate(be, WRITTEN), *bytes = be->allocate(be, columns), drawn;
-    sampling *state = be->allocate(be, sizeof how);
+    uint8_t *text = be->memory->allocate(be, WRITTEN), *bytes = be->memory->allocate(be, columns),
+            drawn;
+    sampling *state = be->memory->allocate(be, sizeof how);
     void *l = put(be, wide, VOCABULARY * columns, REAL), *b = put(be, bias, VOCABULARY, REAL);
-    be->upload(be, state, &how, sizeof how);
-    be->sample(be, l, b, 1, (int)columns, state, text, bytes);
-    be->download(be, &drawn, bytes, 1);
+    be->memory->upload(be, state, &how, sizeof how);
+    be->update->sample(be, l, b, 1, (int)columns, state, text, bytes);
+    be->memory->download(be, &drawn, bytes, 1);
     void *blocks[] = {text, bytes, state, l, b};
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) be->release(be, blocks[i]);
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) be->memory->release(be, blocks[i]);
     free(wide);
     return drawn;
 }
@@ -383,7 +384,7 @@ static void compare_text(const model_config *config, precision precision, double
     for (int side = 0; side < 2; side++) {
         free_outcome(&o[side]);
         model_free(m[side]);
-        be[side]->destroy(be[side]);
+        be[side]->memory->destroy(be[side]);
     }
     free_inputs(&in);
 }
@@ -438,7 +439,7 @@ static void compare_segments(const model_config *config, precision precision, do
         model_free(m[side]);
     }
     free_inputs(&in);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_layers(void **state) {
@@ -484,7 +485,7 @@ static void test_layers_differ(void **state) {
     }
     assert_true(model_state(m, MODEL_C, 0) == m->layer[2].cell.c);
     model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_recompute(void **state) {
@@ -512,7 +513,7 @@ static void test_recompute(void **state) {
 /* The sum over two ranks with equal gradients. */
 static void double_values(backend *be, size_t count, void *values) {
     assert_int_equal(count % 4, 0);
-    be->add(be, count, values, values);
+    be->update->add(be, count, values, values);
 }
 
 /* The gradient of an update is summed once, all of it. */
@@ -521,7 +522,11 @@ static void compare_sums(const model_config *config, precision precision, int se
     size_t total = 0;
     for (int side = 0; side < 2; side++) {
         backend *be = test_backend(precision);
-        if (side) be->sum_ranks = double_values;
+        update_operations doubled = *be->update;
+        ranks two = {.count = 2};
+        doubled.sum_ranks = double_values;
+        if (side) be->update = &doubled;
+        if (side) be->ranks = &two;
         random_restart(23);
         model *m = create_model(be, config, 11, 5, segments);
         inputs in = draw_inputs(m);
@@ -531,7 +536,7 @@ static void compare_sums(const model_config *config, precision precision, int se
         gradient[side] = get(be, m->gradient, total, REAL);
         free_inputs(&in);
         model_free(m);
-        be->destroy(be);
+        be->memory->destroy(be);
     }
     for (size_t i = 0; i < total; i++) assert_true(gradient[1][i] == 2 * gradient[0][i]);
     free(gradient[0]);
@@ -574,7 +579,7 @@ static double learn(precision precision, const model_config *config, int segment
     model *m = create_model(be, config, BATCH, STEPS, segments);
     size_t columns = (size_t)m->columns, length = sizeof text - 1, at = 0;
     model_initialise(m);
-    recording *r = recorded ? be->record(be, issue_update, m) : NULL;
+    recording *r = recorded ? be->memory->record(be, issue_update, m) : NULL;
     update_report report = {0};
     uint8_t *bytes = mem_alloc(STEPS * columns, 1);
     int16_t *targets = mem_alloc(STEPS * columns, sizeof *targets);
@@ -593,25 +598,25 @@ static double learn(precision precision, const model_config *config, int segment
                                       .average = 0.5,
                                       .gradient_scale = 1.0 / (BATCH * STEPS),
                                       .update = (uint64_t)u};
-        be->upload(be, m->bytes, bytes, STEPS * columns);
-        be->upload(be, m->targets, targets, STEPS * columns * sizeof *targets);
-        be->upload(be, m->arguments, &arguments, sizeof arguments);
-        be->zero(be, m->report, sizeof report);
+        be->memory->upload(be, m->bytes, bytes, STEPS * columns);
+        be->memory->upload(be, m->targets, targets, STEPS * columns * sizeof *targets);
+        be->memory->upload(be, m->arguments, &arguments, sizeof arguments);
+        be->memory->zero(be, m->report, sizeof report);
         if (recorded) {
-            be->replay(be, r);
+            be->memory->replay(be, r);
         } else {
             model_update(m);
         }
     }
-    be->download(be, &report, m->report, sizeof report);
+    be->memory->download(be, &report, m->report, sizeof report);
     error err;
-    if (!be->finish(be, &err)) fail_msg("%s", err.text);
+    if (!be->memory->finish(be, &err)) fail_msg("%s", err.text);
     if (weights) *weights = get(be, m->weights, m->parameters.total, REAL);
     free(bytes);
     free(targets);
-    if (r) be->recording_free(be, r);
+    if (r) be->memory->recording_free(be, r);
     model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
     return report.loss / (BATCH * STEPS * M_LN2);
 }
 
@@ -644,7 +649,7 @@ static void test_repeats(void **state) {
         assert_memory_equal(weights[0], weights[1], bytes);
         assert_memory_equal(weights[0], weights[2], bytes);
         model_free(m);
-        be->destroy(be);
+        be->memory->destroy(be);
         for (int run = 0; run < 3; run++) free(weights[run]);
     }
 }
@@ -658,12 +663,12 @@ static void test_no_targets(void **state) {
     model *m = create_model(be, &config, 3, 5, 1);
     size_t positions = (size_t)m->steps * (size_t)m->columns;
     int16_t *targets = mem_alloc(positions, sizeof *targets);
-    be->download(be, targets, m->targets, positions * sizeof *targets);
-    if (!be->finish(be, &err)) fail_msg("%s", err.text);
+    be->memory->download(be, targets, m->targets, positions * sizeof *targets);
+    if (!be->memory->finish(be, &err)) fail_msg("%s", err.text);
     for (size_t i = 0; i < positions; i++) assert_int_equal(targets[i], 0);
     free(targets);
     model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* ------------------------------------------------------------------------------------ refusals */
@@ -673,16 +678,16 @@ static void test_does_not_fit(void **state) {
     backend *be = test_backend(FP32);
     model_config config = small_config();
     error err;
-    be->memory = 1000000;
+    be->available = 1000000;
     assert_null(model_create(be, &config, NULL, 4, 4, 1, MODEL_TRAINING, &err));
     assert_contains(err.text, "does not fit");
     assert_contains(err.text, "weights");
     assert_contains(err.text, "free");
     assert_null(strstr(err.text, "recompute")); /* more segments would not help */
 
-    be->memory = (size_t)1 << 40;
+    be->available = (size_t)1 << 40;
     model *m = create_model(be, &config, 40, 100, 1);
-    be->memory = plan_total(&m->plan) / 3;
+    be->available = plan_total(&m->plan) / 3;
     model_free(m);
     assert_null(model_create(be, &config, NULL, 40, 100, 1, MODEL_TRAINING, &err));
     const char *advice = strstr(err.text, "train.recompute: ");
@@ -691,9 +696,9 @@ static void test_does_not_fit(void **state) {
     assert_in_range(segments, 2, 100);
     assert_null(model_create(be, &config, NULL, 40, 100, segments / 2, MODEL_TRAINING, &err));
     m = create_model(be, &config, 40, 100, segments);
-    assert_true(plan_total(&m->plan) <= be->memory);
+    assert_true(plan_total(&m->plan) <= be->available);
     model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void assert_limited(backend *be, const char *expected) {
@@ -749,7 +754,7 @@ static void test_limits(void **state) {
              "X computes at most %zu",
              blocks, block, rows, rows - 1);
     assert_limited(be, expected);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* The plan includes the layouts' tables. With one byte less than the whole plan, the model does not
@@ -762,9 +767,10 @@ static void test_plan_counts_tables(void **state) {
     error err;
     config.layers = 2;
     model *m = create_model(be, &config, 4, 4, 1);
-    size_t bytes =
-        be->layout_bytes(m->projection_devices[TABLES_OF_CELLS]) + be->layout_bytes(m->head_device);
-    for (int s = 0; s < model_stages(&config); s++) bytes += be->layout_bytes(m->devices[s]);
+    size_t bytes = be->memory->layout_bytes(m->projection_devices[TABLES_OF_CELLS]) +
+                   be->memory->layout_bytes(m->head_device);
+    for (int s = 0; s < model_stages(&config); s++)
+        bytes += be->memory->layout_bytes(m->devices[s]);
     assert_int_equal(m->plan.bytes[PLAN_TABLES], bytes);
     assert_true(bytes >= sizeof(int) * (size_t)m->layouts[0]->blocks);
     snprintf(text, sizeof text, "tables %s", log_bytes(tables, (double)bytes));
@@ -773,13 +779,13 @@ static void test_plan_counts_tables(void **state) {
     size_t sum = 0;
     for (int a = 0; a < PLAN_ARENAS; a++) sum += m->plan.bytes[a];
     assert_int_equal(plan_total(&m->plan), sum);
-    be->memory = plan_total(&m->plan);
+    be->available = plan_total(&m->plan);
     model_free(m);
     model_free(create_model(be, &config, 4, 4, 1));
-    be->memory--;
+    be->available--;
     assert_null(model_create(be, &config, NULL, 4, 4, 1, MODEL_TRAINING, &err));
     assert_contains(err.text, text);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* Without a gradient, an update only shrinks the weights that decay: the recurrent ones of every
@@ -800,9 +806,9 @@ static void test_weight_decay(void **state) {
                                         .beta2 = 0.9,
                                         .epsilon = 1e-8,
                                         .gradient_scale = 1};
-    be->upload(be, m->arguments, &arguments, sizeof arguments);
-    be->adam(be, total, m->weights, m->gradient, m->moment1, m->moment2, m->average, m->operands,
-             m->groups, m->arguments, m->report);
+    be->memory->upload(be, m->arguments, &arguments, sizeof arguments);
+    be->update->adam(be, total, m->weights, m->gradient, m->moment1, m->moment2, m->average,
+                     m->operands, m->groups, m->arguments, m->report);
     double *after = get(be, m->weights, total, REAL);
     int decayed = 0;
     for (int i = 0; i < m->parameters.count; i++) {
@@ -817,7 +823,7 @@ static void test_weight_decay(void **state) {
     free(after);
     free(before);
     model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* The draw for a byte depends on neither the padding nor the number of streams and steps, so every
@@ -856,7 +862,7 @@ static void test_input_dropout(void **state) {
     free(many);
     model_free(narrow);
     model_free(wide);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 int main(void) {

@@ -24,7 +24,7 @@ static void softmax_of(backend *be, const void *logits, const void *bias, const 
                             .scale = 1,
                             .losses = losses,
                             .dlogits = dlogits};
-    be->softmax_cross_entropy(be, &s);
+    be->update->softmax_cross_entropy(be, &s);
 }
 
 static void test_softmax(void **state) {
@@ -45,17 +45,17 @@ static void test_softmax(void **state) {
             void *l = put(be, logits, count, REAL), *b = put(be, bias, VOCABULARY, REAL);
             void *loss = put_poison(be, positions, REAL), *d = put_poison(be, count, OPERAND);
             void *rows = put_poison(be, VOCABULARY, REAL);
-            int16_t *t = be->allocate(be, positions * sizeof *t);
-            double *sum = be->allocate(be, sizeof *sum), start = 100;
-            be->upload(be, t, targets, positions * sizeof *t);
-            be->upload(be, sum, &start, sizeof start);
+            int16_t *t = be->memory->allocate(be, positions * sizeof *t);
+            double *sum = be->memory->allocate(be, sizeof *sum), start = 100;
+            be->memory->upload(be, t, targets, positions * sizeof *t);
+            be->memory->upload(be, sum, &start, sizeof start);
             softmax_of(be, l, b, t, steps, columns, loss, d);
-            be->row_sums(be, d, steps, VOCABULARY, columns, rows);
-            be->sum(be, loss, positions, sum);
+            be->update->row_sums(be, d, steps, VOCABULARY, columns, rows);
+            be->update->sum(be, loss, positions, sum);
             losses[side] = get(be, loss, positions, REAL);
             gradient[side] = get(be, d, count, OPERAND);
             sums[side] = get(be, rows, VOCABULARY, REAL);
-            be->download(be, &total[side], sum, sizeof *sum);
+            be->memory->download(be, &total[side], sum, sizeof *sum);
             void *arrays[] = {l, b, loss, d, rows, t, sum};
             release_all(be, arrays, sizeof arrays / sizeof arrays[0]);
         }
@@ -102,11 +102,11 @@ static void test_softmax_of_classes(void **state) {
             void *w = put(be, weights, positions, REAL);
             void *loss = put_poison(be, positions, REAL), *wrong = put_poison(be, positions, REAL);
             void *d = put(be, logits, count, OPERAND);
-            int16_t *t = be->allocate(be, positions * sizeof *t);
-            be->upload(be, t, targets, positions * sizeof *t);
+            int16_t *t = be->memory->allocate(be, positions * sizeof *t);
+            be->memory->upload(be, t, targets, positions * sizeof *t);
             const softmax_loss s = {steps, columns, ROWS, FIRST, classes, l, b,
                                     t,     w,       0.7,  loss,  wrong,   d};
-            be->softmax_cross_entropy(be, &s);
+            be->update->softmax_cross_entropy(be, &s);
             results[0][side] = get(be, loss, positions, REAL);
             results[1][side] = get(be, d, count, OPERAND);
             results[2][side] = get(be, wrong, positions, REAL);
@@ -160,8 +160,8 @@ static void test_softmax_of_equals(void **state) {
     for (size_t n = 0; n < count; n++) targets[n] = (int16_t)(n % 4);
     void *l = put(be, zeros, 4 * count, REAL), *loss = put_poison(be, count, REAL);
     void *wrong = put_poison(be, count, REAL);
-    int16_t *t = be->allocate(be, count * sizeof *t);
-    be->upload(be, t, targets, count * sizeof *t);
+    int16_t *t = be->memory->allocate(be, count * sizeof *t);
+    be->memory->upload(be, t, targets, count * sizeof *t);
     const softmax_loss s = {.steps = 1,
                             .columns = columns,
                             .rows = 4,
@@ -171,7 +171,7 @@ static void test_softmax_of_equals(void **state) {
                             .targets = t,
                             .losses = loss,
                             .wrong = wrong};
-    be->softmax_cross_entropy(be, &s);
+    be->update->softmax_cross_entropy(be, &s);
     double *found = get(be, wrong, count, REAL), *losses = get(be, loss, count, REAL);
     for (size_t n = 0; n < count; n++) {
         assert_true(found[n] == (n % 4 ? 1 : 0));
@@ -183,7 +183,7 @@ static void test_softmax_of_equals(void **state) {
     free(targets);
     free(found);
     free(losses);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* If one byte is nearly certain, the 255 small terms must not be lost beside its large one. The
@@ -206,8 +206,8 @@ static void test_losses_are_unbiased(void **state) {
         backend *be = side ? p.trusted : p.be;
         void *l = put(be, logits, count, REAL), *b = put(be, bias, VOCABULARY, REAL);
         void *loss = put_poison(be, positions, REAL);
-        int16_t *t = be->allocate(be, positions * sizeof *t);
-        be->upload(be, t, targets, positions * sizeof *t);
+        int16_t *t = be->memory->allocate(be, positions * sizeof *t);
+        be->memory->upload(be, t, targets, positions * sizeof *t);
         softmax_of(be, l, b, t, steps, columns, loss, NULL);
         double *losses = get(be, loss, positions, REAL);
         for (size_t i = 0; i < positions; i++) mean[side] += losses[i] / (double)positions;
@@ -229,10 +229,11 @@ static void test_denormals(void **state) {
     enum { THREADS = 3, COUNT = 1 << 16 };
     const float tiny = 1e-40f;
     backend *be = backend_cpu(FP32, THREADS);
-    float *x = be->allocate(be, COUNT * sizeof *x), *total = be->allocate(be, COUNT * sizeof *x);
+    float *x = be->memory->allocate(be, COUNT * sizeof *x),
+          *total = be->memory->allocate(be, COUNT * sizeof *x);
     for (int i = 0; i < COUNT; i++) x[i] = tiny;
     memset(total, 0, COUNT * sizeof *total);
-    be->add(be, COUNT, total, x);
+    be->update->add(be, COUNT, total, x);
     for (int i = 0; i < COUNT; i++) assert_true(total[i] == 0);
     int kept = 0;
 #pragma omp parallel for num_threads(THREADS) reduction(+ : kept)
@@ -241,9 +242,9 @@ static void test_denormals(void **state) {
         kept += value * 2 > 0;
     }
     assert_int_equal(kept, COUNT);
-    be->release(be, x);
-    be->release(be, total);
-    be->destroy(be);
+    be->memory->release(be, x);
+    be->memory->release(be, total);
+    be->memory->destroy(be);
 }
 
 static void test_nan_is_seen(void **state) {
@@ -257,20 +258,20 @@ static void test_nan_is_seen(void **state) {
     values[7 * columns + 3] = NAN;
     void *l = put(be, values, count, REAL), *b = put(be, zeros, VOCABULARY, REAL);
     void *loss = put_poison(be, (size_t)columns, REAL);
-    int16_t *t = be->allocate(be, (size_t)columns * sizeof *t);
-    be->upload(be, t, targets, (size_t)columns * sizeof *t);
+    int16_t *t = be->memory->allocate(be, (size_t)columns * sizeof *t);
+    be->memory->upload(be, t, targets, (size_t)columns * sizeof *t);
     softmax_of(be, l, b, t, 1, columns, loss, NULL);
     double *losses = get(be, loss, (size_t)columns, REAL);
     for (int n = 0; n < columns; n++) assert_true(isnan(losses[n]) == (n == 3));
-    be->release(be, l);
-    be->release(be, b);
-    be->release(be, loss);
-    be->release(be, t);
+    be->memory->release(be, l);
+    be->memory->release(be, b);
+    be->memory->release(be, loss);
+    be->memory->release(be, t);
     free(values);
     free(zeros);
     free(targets);
     free(losses);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* ---------------------------------------------------------------------------------- sampling */
@@ -288,15 +289,16 @@ static uint8_t *sampled_text(backend *be, const double *logits, sampling start) 
     start.seed = 77;
     start.prompt = PROMPT;
     void *l = put(be, logits, count, REAL), *b = put(be, bias, VOCABULARY, REAL);
-    sampling *s = be->allocate(be, sizeof start);
-    uint8_t *t = be->allocate(be, TEXT * STREAMS), *next = be->allocate(be, columns);
-    be->upload(be, s, &start, sizeof start);
-    be->upload(be, t, text, TEXT * STREAMS);
-    be->upload(be, next, bytes, columns);
-    for (int i = 1; i < TEXT; i++) be->sample(be, l, b, STREAMS, (int)columns, s, t, next);
-    be->download(be, text, t, TEXT * STREAMS);
-    be->download(be, bytes, next, columns);
-    be->download(be, &start, s, sizeof start);
+    sampling *s = be->memory->allocate(be, sizeof start);
+    uint8_t *t = be->memory->allocate(be, TEXT * STREAMS),
+            *next = be->memory->allocate(be, columns);
+    be->memory->upload(be, s, &start, sizeof start);
+    be->memory->upload(be, t, text, TEXT * STREAMS);
+    be->memory->upload(be, next, bytes, columns);
+    for (int i = 1; i < TEXT; i++) be->update->sample(be, l, b, STREAMS, (int)columns, s, t, next);
+    be->memory->download(be, text, t, TEXT * STREAMS);
+    be->memory->download(be, bytes, next, columns);
+    be->memory->download(be, &start, s, sizeof start);
     assert_int_equal(start.position, TEXT - 1);
     assert_memory_equal(text, "ppppppppppppppp", PROMPT * STREAMS);
     assert_memory_equal(bytes, text + (TEXT - 1) * STREAMS, STREAMS); /* the next input */
@@ -342,7 +344,7 @@ static void test_sample_frequencies(void **state) {
     }
     free(text);
     free(logits);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* The bytes that top_k and top_p leave, of 10, 30, 100 and 250 with probability 2/10, 2/10, 5/10
@@ -391,7 +393,7 @@ static void test_sample_cut(void **state) {
         free(text);
     }
     free(logits);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_sample_pair(void **state) {
@@ -434,17 +436,17 @@ static void test_pool_long(void **state) {
     int32_t *bounds[2] = {mem_alloc((size_t)columns, 4), mem_alloc((size_t)columns, 4)};
     for (int n = 0; n < columns; n++) bounds[1][n] = steps;
     void *in = put(be, x, plane * (size_t)steps, REAL),
-         *out = be->allocate(be, plane * sizeof *sum);
+         *out = be->memory->allocate(be, plane * sizeof *sum);
     void *at[2];
     for (int i = 0; i < 2; i++) {
-        at[i] = be->allocate(be, (size_t)columns * 4);
-        be->upload(be, at[i], bounds[i], (size_t)columns * 4);
+        at[i] = be->memory->allocate(be, (size_t)columns * 4);
+        be->memory->upload(be, at[i], bounds[i], (size_t)columns * 4);
     }
-    be->zero(be, out, plane * sizeof *sum);
+    be->memory->zero(be, out, plane * sizeof *sum);
     for (int k = 0; k < calls; k++) {
-        be->pool(be, in, REAL, steps, rows, columns, at[0], at[1], POOL_MEAN, out);
+        be->update->pool(be, in, REAL, steps, rows, columns, at[0], at[1], POOL_MEAN, out);
     }
-    be->download(be, sum, out, plane * sizeof *sum);
+    be->memory->download(be, sum, out, plane * sizeof *sum);
     for (size_t i = 0; i < plane; i++) {
         assert_true(fabs(sum[i] / ((double)steps * calls) - 0.1f) < 1e-9);
     }
@@ -454,7 +456,7 @@ static void test_pool_long(void **state) {
     free(sum);
     free(bounds[0]);
     free(bounds[1]);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* Numbers of rows that nothing divides. */
@@ -480,19 +482,19 @@ static void check_pool(int rows) {
         for (int side = 0; side < 2; side++) {
             backend *be = side ? p.trusted : p.be;
             void *in = put(be, x, plane * (size_t)steps, type);
-            void *out = be->allocate(be, plane * sizeof *start);
-            be->upload(be, out, start, plane * sizeof *start);
-            int32_t *f = be->allocate(be, (size_t)columns * 4);
-            int32_t *l = be->allocate(be, (size_t)columns * 4);
-            be->upload(be, f, first, (size_t)columns * 4);
-            be->upload(be, l, last, (size_t)columns * 4);
-            be->pool(be, in, type, steps, rows, columns, f, l, (pooling)(kind / 2), out);
+            void *out = be->memory->allocate(be, plane * sizeof *start);
+            be->memory->upload(be, out, start, plane * sizeof *start);
+            int32_t *f = be->memory->allocate(be, (size_t)columns * 4);
+            int32_t *l = be->memory->allocate(be, (size_t)columns * 4);
+            be->memory->upload(be, f, first, (size_t)columns * 4);
+            be->memory->upload(be, l, last, (size_t)columns * 4);
+            be->update->pool(be, in, type, steps, rows, columns, f, l, (pooling)(kind / 2), out);
             result[side] = mem_alloc(plane, sizeof(double));
-            be->download(be, result[side], out, plane * sizeof *start);
-            be->release(be, in);
-            be->release(be, out);
-            be->release(be, f);
-            be->release(be, l);
+            be->memory->download(be, result[side], out, plane * sizeof *start);
+            be->memory->release(be, in);
+            be->memory->release(be, out);
+            be->memory->release(be, f);
+            be->memory->release(be, l);
         }
         assert_close(&p, "pool", result[0], result[1], plane);
         free(result[0]);
@@ -522,10 +524,10 @@ static void test_row_sums(void **state) {
             backend *be = side ? p.trusted : p.be;
             void *in = put(be, x, STEPS * rows * columns, OPERAND);
             void *out = put_poison(be, rows, REAL);
-            be->row_sums(be, in, STEPS, (int)rows, (int)columns, out);
+            be->update->row_sums(be, in, STEPS, (int)rows, (int)columns, out);
             result[side] = get(be, out, rows, REAL);
-            be->release(be, in);
-            be->release(be, out);
+            be->memory->release(be, in);
+            be->memory->release(be, out);
         }
         assert_close(&p, "row_sums", result[0], result[1], rows);
         free(x);
@@ -563,22 +565,22 @@ static void check_adam(precision precision, double clip, double weight_decay) {
         void *a[5];
         for (int i = 0; i < 5; i++) a[i] = put(be, host[i], count, REAL);
         void *operands = precision == BF16 ? put_poison(be, count, OPERAND) : a[0];
-        update_arguments *args = be->allocate(be, sizeof *args);
-        update_report *report = be->allocate(be, sizeof *report);
-        be->upload(be, args, &arguments, sizeof *args);
-        be->zero(be, report, sizeof *report);
-        uint8_t *where = be->allocate(be, sizeof groups);
-        be->upload(be, where, groups, sizeof groups);
-        be->adam(be, count, a[0], a[1], a[2], a[3], a[4], operands, where, args, report);
+        update_arguments *args = be->memory->allocate(be, sizeof *args);
+        update_report *report = be->memory->allocate(be, sizeof *report);
+        be->memory->upload(be, args, &arguments, sizeof *args);
+        be->memory->zero(be, report, sizeof *report);
+        uint8_t *where = be->memory->allocate(be, sizeof groups);
+        be->memory->upload(be, where, groups, sizeof groups);
+        be->update->adam(be, count, a[0], a[1], a[2], a[3], a[4], operands, where, args, report);
         const int kept[4] = {0, 2, 3, 4};
         for (int i = 0; i < 4; i++) result[side][i] = get(be, a[kept[i]], count, REAL);
         result[side][4] = get(be, operands, count, OPERAND);
-        be->download(be, &reports[side], report, sizeof *report);
-        for (int i = 0; i < 5; i++) be->release(be, a[i]);
-        if (precision == BF16) be->release(be, operands);
-        be->release(be, args);
-        be->release(be, where);
-        be->release(be, report);
+        be->memory->download(be, &reports[side], report, sizeof *report);
+        for (int i = 0; i < 5; i++) be->memory->release(be, a[i]);
+        if (precision == BF16) be->memory->release(be, operands);
+        be->memory->release(be, args);
+        be->memory->release(be, where);
+        be->memory->release(be, report);
     }
     pair exact = p;
     exact.tolerance = 1e-6;
@@ -619,13 +621,14 @@ static void test_clipping(void **state) {
         these.clip = clip[k];
         void *a[5];
         for (int i = 0; i < 5; i++) a[i] = put(be, i == 1 ? of : nothing, COUNT, REAL);
-        void *args = be->allocate(be, sizeof these), *told = be->allocate(be, sizeof report);
-        uint8_t *where = be->allocate(be, 1);
-        be->upload(be, args, &these, sizeof these);
-        be->zero(be, told, sizeof report);
-        be->zero(be, where, 1);
-        be->adam(be, COUNT, a[0], a[1], a[2], a[3], a[4], a[0], where, args, told);
-        be->download(be, &report, told, sizeof report);
+        void *args = be->memory->allocate(be, sizeof these),
+             *told = be->memory->allocate(be, sizeof report);
+        uint8_t *where = be->memory->allocate(be, 1);
+        be->memory->upload(be, args, &these, sizeof these);
+        be->memory->zero(be, told, sizeof report);
+        be->memory->zero(be, where, 1);
+        be->update->adam(be, COUNT, a[0], a[1], a[2], a[3], a[4], a[0], where, args, told);
+        be->memory->download(be, &report, told, sizeof report);
         double *moment = get(be, a[2], COUNT, REAL);
         assert_true(fabs(report.gradient_norm - 2.5) < 1e-6);
         for (int i = 0; i < COUNT; i++)
@@ -634,7 +637,7 @@ static void test_clipping(void **state) {
         void *const held[] = {a[0], a[1], a[2], a[3], a[4], args, told, where};
         release_all(be, held, 8);
     }
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_adam(void **state) {
@@ -699,7 +702,7 @@ static void check_muon(backend *be, int rows, int columns, double tolerance) {
     }
     const int side = muon_side(be, rows, columns);
     layout *l = layout_dense(side, side, 1, 1);
-    device_layout *square_layout = be->layout_create(be, l);
+    device_layout *square_layout = be->memory->layout_create(be, l);
     const size_t room = muon_workspace(be, rows, columns);
     muon_matrix w = {rows,
                      columns,
@@ -709,16 +712,16 @@ static void check_muon(backend *be, int rows, int columns, double tolerance) {
                      put(be, mean, count, REAL),
                      put(be, given, count, REAL),
                      NULL,
-                     be->allocate(be, room)};
+                     be->memory->allocate(be, room)};
     w.operands = be->precision == BF16 ? put_poison(be, count, OPERAND) : w.weights;
     for (size_t i = 0; i < room; i += 4) { /* NaNs in any precision */
         const uint32_t poison = 0xFFFFFFFF;
-        be->upload(be, (char *)w.workspace + i, &poison, sizeof poison);
+        be->memory->upload(be, (char *)w.workspace + i, &poison, sizeof poison);
     }
-    update_arguments *args = be->allocate(be, sizeof *args);
-    update_report *report = be->allocate(be, sizeof *report);
-    be->upload(be, args, &arguments, sizeof *args);
-    be->zero(be, report, sizeof *report);
+    update_arguments *args = be->memory->allocate(be, sizeof *args);
+    update_report *report = be->memory->allocate(be, sizeof *report);
+    be->memory->upload(be, args, &arguments, sizeof *args);
+    be->memory->zero(be, report, sizeof *report);
     muon_step(be, &w, args, report);
     double *after = get(be, w.weights, count, REAL), *momentum = get(be, w.momentum, count, REAL);
     double *average = get(be, w.average, count, REAL),
@@ -740,8 +743,8 @@ static void check_muon(backend *be, int rows, int columns, double tolerance) {
     }
     void *const held[] = {w.weights, w.momentum, w.average, w.gradient, w.workspace, args, report};
     release_all(be, held, 7);
-    if (be->precision == BF16) be->release(be, w.operands);
-    be->layout_free(be, square_layout);
+    if (be->precision == BF16) be->memory->release(be, w.operands);
+    be->memory->layout_free(be, square_layout);
     layout_free(l);
     double *const values[] = {given, expected, before,   mean,    left,    above,
                               start, after,    momentum, average, operands};
@@ -758,7 +761,7 @@ static void test_muon(void **state) {
         const double tolerance[] = {2e-4, 0.03, 1e-7};
         for (int k = 0; k < 3; k++) {
             check_muon(all[k], shapes[i][0], shapes[i][1], tolerance[k]);
-            all[k]->destroy(all[k]);
+            all[k]->memory->destroy(all[k]);
         }
     }
 }
@@ -773,19 +776,20 @@ static void test_muon_failed(void **state) {
     layout *l = layout_dense(side, side, 1, 1);
     muon_matrix w = {ROWS,
                      COLUMNS,
-                     be->layout_create(be, l),
+                     be->memory->layout_create(be, l),
                      put(be, values, COUNT, REAL),
                      put(be, values, COUNT, REAL),
                      put(be, values, COUNT, REAL),
                      put(be, values, COUNT, REAL),
                      NULL,
-                     be->allocate(be, muon_workspace(be, ROWS, COLUMNS))};
+                     be->memory->allocate(be, muon_workspace(be, ROWS, COLUMNS))};
     const update_arguments arguments = {.muon_learning_rate = 1, .gradient_scale = 1};
     const update_report failed = {.failed = 1};
     w.operands = w.weights;
-    void *args = be->allocate(be, sizeof arguments), *report = be->allocate(be, sizeof failed);
-    be->upload(be, args, &arguments, sizeof arguments);
-    be->upload(be, report, &failed, sizeof failed);
+    void *args = be->memory->allocate(be, sizeof arguments),
+         *report = be->memory->allocate(be, sizeof failed);
+    be->memory->upload(be, args, &arguments, sizeof arguments);
+    be->memory->upload(be, report, &failed, sizeof failed);
     muon_step(be, &w, args, report);
     void *const held[] = {w.weights, w.momentum, w.average, w.gradient, w.workspace, args, report};
     for (int i = 0; i < 3; i++) {
@@ -794,10 +798,10 @@ static void test_muon_failed(void **state) {
         free(now);
     }
     release_all(be, held, 7);
-    be->layout_free(be, (device_layout *)w.square);
+    be->memory->layout_free(be, (device_layout *)w.square);
     layout_free(l);
     free(values);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* Dynamic evaluation's step against the formula, with squares that are averaged and with squares
@@ -820,9 +824,9 @@ static void test_adapt(void **state) {
         void *a[4] = {put(be, w, COUNT, REAL), put(be, g, COUNT, REAL),
                       put(be, trained, COUNT, REAL), put(be, v, COUNT, REAL)};
         void *operands = stay ? a[0] : put_poison(be, COUNT, OPERAND);
-        update_arguments *arguments = be->allocate(be, sizeof *arguments);
-        be->upload(be, arguments, &how, sizeof how);
-        be->adapt(be, COUNT, a[0], a[1], a[2], a[3], operands, arguments);
+        update_arguments *arguments = be->memory->allocate(be, sizeof *arguments);
+        be->memory->upload(be, arguments, &how, sizeof how);
+        be->update->adapt(be, COUNT, a[0], a[1], a[2], a[3], operands, arguments);
         double *weights = get(be, a[0], COUNT, REAL), *squares = get(be, a[3], COUNT, REAL);
         double *rounded = get(be, operands, COUNT, OPERAND);
         for (size_t i = 0; i < COUNT; i++) {
@@ -839,14 +843,14 @@ static void test_adapt(void **state) {
         free(weights);
         free(squares);
         free(rounded);
-        for (int i = 0; i < 4; i++) be->release(be, a[i]);
-        if (!stay) be->release(be, operands);
-        be->release(be, arguments);
+        for (int i = 0; i < 4; i++) be->memory->release(be, a[i]);
+        if (!stay) be->memory->release(be, operands);
+        be->memory->release(be, arguments);
         free(w);
         free(g);
         free(trained);
         free(v);
-        be->destroy(be);
+        be->memory->destroy(be);
     }
 }
 
@@ -866,38 +870,38 @@ static void test_adam_refuses_nan(void **state) {
                                       .epsilon = 1e-8,
                                       .gradient_scale = 1,
                                       .update = 11};
-        update_report *report = be->allocate(be, sizeof *report);
-        update_arguments *args = be->allocate(be, sizeof *args);
-        be->upload(be, report, &seen, sizeof seen);
-        be->upload(be, args, &arguments, sizeof arguments);
+        update_report *report = be->memory->allocate(be, sizeof *report);
+        update_arguments *args = be->memory->allocate(be, sizeof *args);
+        be->memory->upload(be, report, &seen, sizeof seen);
+        be->memory->upload(be, args, &arguments, sizeof arguments);
         double *gradients = random_values(count, -1, 1);
         if (kind == 0) gradients[40] = NAN;
         void *g = put(be, gradients, count, REAL);
-        be->adam(be, count, w, g, m, v, mean, w, NULL, args, report);
-        be->download(be, &seen, report, sizeof seen);
+        be->update->adam(be, count, w, g, m, v, mean, w, NULL, args, report);
+        be->memory->download(be, &seen, report, sizeof seen);
         assert_true(seen.failed == 12);
         gradients[40] = 0;
-        be->release(be, g);
+        be->memory->release(be, g);
         g = put(be, gradients, count, REAL);
         seen.loss = 1;
-        be->upload(be, report, &seen, sizeof seen);
-        be->adam(be, count, w, g, m, v, mean, w, NULL, args, report);
-        be->download(be, &seen, report, sizeof seen);
+        be->memory->upload(be, report, &seen, sizeof seen);
+        be->update->adam(be, count, w, g, m, v, mean, w, NULL, args, report);
+        be->memory->download(be, &seen, report, sizeof seen);
         assert_true(seen.failed == 12);
         void *kept[] = {w, m, v, mean};
         for (int i = 0; i < 4; i++) {
             double *after = get(be, kept[i], count, REAL);
             for (size_t k = 0; k < count; k++) assert_true((float)after[k] == (float)values[k]);
             free(after);
-            be->release(be, kept[i]);
+            be->memory->release(be, kept[i]);
         }
-        be->release(be, g);
-        be->release(be, report);
-        be->release(be, args);
+        be->memory->release(be, g);
+        be->memory->release(be, report);
+        be->memory->release(be, args);
         free(gradients);
         free(values);
     }
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_round(void **state) {
@@ -909,10 +913,10 @@ static void test_round(void **state) {
     for (int side = 0; side < 2; side++) {
         backend *be = side ? p.trusted : p.be;
         void *in = put(be, values, count, REAL), *out = put_poison(be, count, OPERAND);
-        be->round(be, count, in, out);
+        be->update->round(be, count, in, out);
         result[side] = get(be, out, count, OPERAND);
-        be->release(be, in);
-        be->release(be, out);
+        be->memory->release(be, in);
+        be->memory->release(be, out);
     }
     assert_close(&p, "round", result[0], result[1], count);
     free(values);
@@ -930,10 +934,10 @@ static void test_add(void **state) {
     for (int side = 0; side < 2; side++) {
         backend *be = side ? p.trusted : p.be;
         void *to = put(be, total, count, REAL), *from = put(be, x, count, REAL);
-        be->add(be, count, to, from);
+        be->update->add(be, count, to, from);
         result[side] = get(be, to, count, REAL);
-        be->release(be, to);
-        be->release(be, from);
+        be->memory->release(be, to);
+        be->memory->release(be, from);
     }
     assert_close(&p, "add", result[0], result[1], count);
     free(total);
@@ -955,13 +959,13 @@ static void test_add_rows(void **state) {
         double *x = random_values(count, -1, 1), *y = random_values(count, -1, 1), *result[2];
         for (int side = 0; side < 2; side++) {
             backend *be = side ? p.trusted : p.be;
-            device_layout *device = be->layout_create(be, l);
+            device_layout *device = be->memory->layout_create(be, l);
             void *from = put(be, x, count, OPERAND), *to = put(be, y, count, OPERAND);
-            be->add_rows(be, device, from, columns, to);
+            be->cell->add_rows(be, device, from, columns, to);
             result[side] = get(be, to, count, OPERAND);
-            be->layout_free(be, device);
-            be->release(be, from);
-            be->release(be, to);
+            be->memory->layout_free(be, device);
+            be->memory->release(be, from);
+            be->memory->release(be, to);
         }
         assert_close(&p, "add_rows", result[0], result[1], count);
         free(x);
@@ -987,19 +991,19 @@ static void test_norm_odd_rows(void **state) {
         double *d = random_values(weights, -1, 1), *made[2], *turned[2], *dgain[2];
         for (int side = 0; side < 2; side++) {
             backend *be = side ? p.trusted : p.be;
-            device_layout *device = be->layout_create(be, l);
+            device_layout *device = be->memory->layout_create(be, l);
             void *at[] = {put(be, w, weights, REAL), put(be, gain, rows, REAL),
                           put_poison(be, weights, OPERAND), put(be, d, weights, REAL),
                           put_poison(be, rows, REAL)};
             const normed_rows r = {
                 .count = 1, .gain = at[1], .layout = {device}, .weight = {at[0]}};
-            be->norm_rows(be, &r, (void *[2]){at[2]});
-            be->norm_rows_backward(be, &r, (void *[2]){at[3]}, at[4]);
+            be->update->norm_rows(be, &r, (void *[2]){at[2]});
+            be->update->norm_rows_backward(be, &r, (void *[2]){at[3]}, at[4]);
             made[side] = get(be, at[2], weights, OPERAND);
             turned[side] = get(be, at[3], weights, REAL);
             dgain[side] = get(be, at[4], rows, REAL);
             release_all(be, at, 5);
-            be->layout_free(be, device);
+            be->memory->layout_free(be, device);
         }
         assert_close(&p, "norm_rows", made[0], made[1], weights);
         if (l->in_block > 1) { /* of one column nothing is left */
@@ -1049,24 +1053,24 @@ static void test_norm_rows(void **state) {
             void *g = put(be, gain, rows, REAL);
             normed_rows r = {.count = count, .gain = g};
             for (int i = 0; i < count; i++) {
-                r.layout[i] = device[i] = be->layout_create(be, l[i]);
+                r.layout[i] = device[i] = be->memory->layout_create(be, l[i]);
                 r.weight[i] = weight[i] = put(be, w[i], layout_weights(l[i]), REAL);
                 operand[i] = put_poison(be, layout_weights(l[i]), OPERAND);
                 gradient[i] = put(be, d[i], layout_weights(l[i]), REAL);
             }
-            be->norm_rows(be, &r, operand);
-            be->norm_rows_backward(be, &r, gradient, of_gain);
+            be->update->norm_rows(be, &r, operand);
+            be->update->norm_rows_backward(be, &r, gradient, of_gain);
             for (int i = 0; i < count; i++) {
                 made[side][i] = get(be, operand[i], layout_weights(l[i]), OPERAND);
                 turned[side][i] = get(be, gradient[i], layout_weights(l[i]), REAL);
-                be->layout_free(be, device[i]);
-                be->release(be, weight[i]);
-                be->release(be, operand[i]);
-                be->release(be, gradient[i]);
+                be->memory->layout_free(be, device[i]);
+                be->memory->release(be, weight[i]);
+                be->memory->release(be, operand[i]);
+                be->memory->release(be, gradient[i]);
             }
             dgain[side] = get(be, of_gain, rows, REAL);
-            be->release(be, of_gain);
-            be->release(be, g);
+            be->memory->release(be, of_gain);
+            be->memory->release(be, g);
         }
         for (int i = 0; i < count; i++) {
             assert_close(&p, "norm_rows", made[0][i], made[1][i], layout_weights(l[i]));
@@ -1111,10 +1115,10 @@ static void test_transpose(void **state) {
         for (int side = 0; side < 2; side++) {
             backend *be = side ? p.trusted : p.be;
             void *from = put(be, x, count, OPERAND), *to = put_poison(be, count, OPERAND);
-            be->transpose(be, to, from, rows, columns);
+            be->memory->transpose(be, to, from, rows, columns);
             result[side] = get(be, to, count, OPERAND);
-            be->release(be, from);
-            be->release(be, to);
+            be->memory->release(be, from);
+            be->memory->release(be, to);
         }
         assert_close(&p, "transpose", result[0], result[1], count);
         for (int r = 0; r < rows; r += 7) { /* the reference itself */
@@ -1138,7 +1142,7 @@ typedef struct replayed {
 
 static void issue_sum(void *argument) {
     replayed *r = argument;
-    r->be->sum(r->be, r->x, 100, r->sum);
+    r->be->update->sum(r->be, r->x, 100, r->sum);
 }
 
 static void test_recording(void **state) {
@@ -1146,21 +1150,21 @@ static void test_recording(void **state) {
     backend *be = test_backend(FP32);
     double *ones = mem_alloc(100, sizeof *ones), total;
     for (int i = 0; i < 100; i++) ones[i] = 1;
-    replayed r = {be, put(be, ones, 100, REAL), be->allocate(be, sizeof(double))};
-    be->zero(be, r.sum, sizeof *r.sum);
-    recording *recorded = be->record(be, issue_sum, &r);
-    be->download(be, &total, r.sum, sizeof total);
+    replayed r = {be, put(be, ones, 100, REAL), be->memory->allocate(be, sizeof(double))};
+    be->memory->zero(be, r.sum, sizeof *r.sum);
+    recording *recorded = be->memory->record(be, issue_sum, &r);
+    be->memory->download(be, &total, r.sum, sizeof total);
     assert_true(total == 0); /* recording does not run the operations */
-    for (int i = 0; i < 3; i++) be->replay(be, recorded);
-    be->download(be, &total, r.sum, sizeof total);
+    for (int i = 0; i < 3; i++) be->memory->replay(be, recorded);
+    be->memory->download(be, &total, r.sum, sizeof total);
     assert_true(total == 300);
     error err;
-    assert_true(be->finish(be, &err));
-    be->recording_free(be, recorded);
-    be->release(be, r.x);
-    be->release(be, r.sum);
+    assert_true(be->memory->finish(be, &err));
+    be->memory->recording_free(be, recorded);
+    be->memory->release(be, r.x);
+    be->memory->release(be, r.sum);
     free(ones);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 /* A recording with marks before, between and after work of two sizes. */
@@ -1172,35 +1176,35 @@ typedef struct marked {
 
 static void issue_marked(void *argument) {
     const marked *m = argument;
-    m->be->mark(m->be, 0);
-    m->be->zero(m->be, m->x, m->bytes);
-    m->be->mark(m->be, 1);
-    for (int i = 0; i < 50; i++) m->be->zero(m->be, m->x, m->bytes);
-    m->be->mark(m->be, 20);
+    m->be->memory->mark(m->be, 0);
+    m->be->memory->zero(m->be, m->x, m->bytes);
+    m->be->memory->mark(m->be, 1);
+    for (int i = 0; i < 50; i++) m->be->memory->zero(m->be, m->x, m->bytes);
+    m->be->memory->mark(m->be, 20);
 }
 
 static void test_marks(void **state) {
     (void)state;
     backend *be = test_backend(FP32);
-    marked m = {be, be->allocate(be, 16 << 20), 16 << 20};
-    recording *recorded = be->record(be, issue_marked, &m);
+    marked m = {be, be->memory->allocate(be, 16 << 20), 16 << 20};
+    recording *recorded = be->memory->record(be, issue_marked, &m);
     double least_one = INFINITY, least_fifty = INFINITY; /* other work may interrupt a replay */
     for (int i = 0; i < 8; i++) {
-        be->replay(be, recorded);
-        const double one = be->elapsed(be, 0, 1), fifty = be->elapsed(be, 1, 20),
-                     all = be->elapsed(be, 0, 20);
+        be->memory->replay(be, recorded);
+        const double one = be->memory->elapsed(be, 0, 1), fifty = be->memory->elapsed(be, 1, 20),
+                     all = be->memory->elapsed(be, 0, 20);
         assert_true(one > 0 && fabs(one + fifty - all) < 0.01 * all);
         least_one = fmin(least_one, one);
         least_fifty = fmin(least_fifty, fifty);
     }
     assert_true(least_fifty > 10 * least_one);
-    be->mark(be, 2); /* outside a recording */
-    assert_true(be->elapsed(be, 20, 2) >= 0);
+    be->memory->mark(be, 2); /* outside a recording */
+    assert_true(be->memory->elapsed(be, 20, 2) >= 0);
     error err;
-    assert_true(be->finish(be, &err));
-    be->recording_free(be, recorded);
-    be->release(be, m.x);
-    be->destroy(be);
+    assert_true(be->memory->finish(be, &err));
+    be->memory->recording_free(be, recorded);
+    be->memory->release(be, m.x);
+    be->memory->destroy(be);
 }
 
 int main(void) {

@@ -599,6 +599,6 @@ int main(void) {
         cmocka_unit_test(test_refusals),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    be->destroy(be);
+    be->memory->destroy(be);
     return failed;
 }

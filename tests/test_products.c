@@ -46,7 +46,7 @@ typedef struct census {
 
 /* Notes the kernels of a layout's products. Whether one of them has not been met often. */
 static bool note_kernels(backend *be, const layout *l, const shape *s, census *met) {
-    device_layout *device = be->layout_create(be, l);
+    device_layout *device = be->memory->layout_create(be, l);
     const int columns = s->columns * be->product_multiple;
     bool news = false;
     for (bench_product product = 0; product < PRODUCTS; product++) {
@@ -59,7 +59,7 @@ static bool note_kernels(backend *be, const layout *l, const shape *s, census *m
         met->name[k] = name;
         if (met->count[k][product]++ < EACH) news = true;
     }
-    be->layout_free(be, device);
+    be->memory->layout_free(be, device);
     return news;
 }
 

@@ -218,7 +218,7 @@ static void check_pruned(const model_config *config, double density) {
     free(after);
     model_free(was);
     model_free(is);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static void test_pruned_models(void **state) {
@@ -264,7 +264,7 @@ static void test_ties_differ(void **state) {
     assert_true(model_density(pruned) == 0.5);
     model_free(pruned);
     model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 int main(void) {

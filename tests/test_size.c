@@ -32,7 +32,7 @@ static void test_parameter_count(void **state) {
         assert_true(model_parameter_count(&config) == (double)parameter_scalars(&m->parameters));
         model_free(m);
     }
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 static double gap_of(const model_config *dense, double wanted) {
@@ -128,7 +128,7 @@ static void test_forget_bias(void **state) {
         free(values);
         model_free(m);
     }
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 int main(void) {

@@ -16,20 +16,20 @@ static void test_wait_ends(void **state) {
     backend *be = test_backend(FP32);
     uint32_t words[EXCHANGE_BYTES / sizeof(uint32_t)] = {0};
     for (size_t i = 1; i < sizeof words / sizeof *words; i++) words[i] = 1 << 30;
-    void *on_device = be->allocate(be, sizeof words);
+    void *on_device = be->memory->allocate(be, sizeof words);
     assert_non_null(on_device);
-    be->upload(be, on_device, words, sizeof words);
+    be->memory->upload(be, on_device, words, sizeof words);
     error err;
-    assert_true(be->finish(be, &err));
+    assert_true(be->memory->finish(be, &err));
 
     const time_t start = time(NULL);
     be->bench->exchange(be, on_device, 1);
-    assert_false(be->finish(be, &err));
+    assert_false(be->memory->finish(be, &err));
     assert_string_equal(
         err.text, "GPU: exchange: a thread block waited for seconds for others that never came");
     assert_true(time(NULL) - start < 120);
-    assert_false(be->finish(be, &err)); /* and again */
-    be->destroy(be);
+    assert_false(be->memory->finish(be, &err)); /* and again */
+    be->memory->destroy(be);
 }
 
 int main(void) {

@@ -316,9 +316,73 @@ static size_t available_memory(void) {
 static bool join(backend *be, ranks *ranks, error *err) {
     (void)err;
     be->ranks = ranks;
-    be->sum_ranks = CPU(sum_ranks);
     return true;
 }
+
+static const memory_operations memory = {
+    .allocate = allocate,
+    .release = release,
+    .zero = zero,
+    .copy = copy,
+    .copy_rows = copy_rows,
+    .transpose = transpose,
+    .upload = copy,
+    .download = copy,
+    .finish = finish,
+    .record = record,
+    .replay = replay,
+    .recording_free = recording_free,
+    .mark = mark,
+    .elapsed = elapsed,
+    .layout_create = layout_create,
+    .layout_free = free_layout,
+    .layout_bytes = layout_bytes,
+    .taps_create = taps_create,
+    .taps_free = free_taps,
+    .destroy = destroy,
+};
+
+static const product_operations products = {
+    .fprop = CPU(fprop),
+    .dgrad = CPU(dgrad),
+    .wgrad = CPU(wgrad),
+    .conv_fprop = CPU(conv_fprop),
+    .conv_dgrad = CPU(conv_dgrad),
+    .conv_wgrad = CPU(conv_wgrad),
+    .wgrad_workspace = CPU(wgrad_workspace),
+};
+
+static const cell_operations cell_table = {
+    .forward = CPU(cell_forward),
+    .backward = CPU(cell_backward),
+    .prepare_entries = CPU(prepare_entries),
+    .activate = CPU(activate),
+    .activate_backward = CPU(activate_backward),
+    .gates = CPU(gates),
+    .gates_backward = CPU(gates_backward),
+    .table_backward = CPU(table_backward),
+    .add_rows = CPU(add_rows),
+    .sums_bytes = sums_bytes,
+};
+
+static const update_operations update = {
+    .softmax_cross_entropy = CPU(softmax_cross_entropy),
+    .sample = CPU(sample),
+    .row_sums = CPU(row_sums),
+    .add = CPU(add),
+    .sum = CPU(sum),
+    .pool = CPU(pool),
+    .norm_rows = CPU(norm_rows),
+    .norm_rows_backward = CPU(norm_rows_backward),
+    .adam = CPU(adam),
+    .muon_direction = CPU(muon_direction),
+    .muon_polynomial = CPU(muon_polynomial),
+    .muon_apply = CPU(muon_apply),
+    .adapt = CPU(adapt),
+    .join = join,
+    .sum_ranks = CPU(sum_ranks),
+    .round = CPU(round),
+};
 
 #define TEXT_OF(name)     #name
 #define LEVEL_TEXT(level) TEXT_OF(level)
@@ -330,66 +394,18 @@ backend *CPU(backend)(precision precision, int threads) {
     cpu->adapts = threads == 0 && cpu->most_threads > 1;
     cpu->first_threads = cpu->adapts ? idle_processors(cpu->most_threads) : cpu->threads;
     cpu->table = (backend){
+        .memory = &memory,
+        .products = &products,
+        .cell = &cell_table,
+        .update = &update,
         .name = "cpu",
         .precision = precision,
         .real_size = sizeof(real),
         .operand_size = sizeof(real),
         .column_multiple = COLUMN_GROUP,
         .product_multiple = COLUMN_GROUP,
-        .memory = available_memory(),
+        .available = available_memory(),
         .limits = {SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX}, /* memory ends first */
-        .allocate = allocate,
-        .release = release,
-        .zero = zero,
-        .copy = copy,
-        .copy_rows = copy_rows,
-        .transpose = transpose,
-        .upload = copy,
-        .download = copy,
-        .finish = finish,
-        .record = record,
-        .replay = replay,
-        .recording_free = recording_free,
-        .mark = mark,
-        .elapsed = elapsed,
-        .layout_create = layout_create,
-        .layout_free = free_layout,
-        .layout_bytes = layout_bytes,
-        .fprop = CPU(fprop),
-        .dgrad = CPU(dgrad),
-        .wgrad = CPU(wgrad),
-        .norm_rows = CPU(norm_rows),
-        .norm_rows_backward = CPU(norm_rows_backward),
-        .add_rows = CPU(add_rows),
-        .taps_create = taps_create,
-        .taps_free = free_taps,
-        .conv_fprop = CPU(conv_fprop),
-        .conv_dgrad = CPU(conv_dgrad),
-        .conv_wgrad = CPU(conv_wgrad),
-        .wgrad_workspace = CPU(wgrad_workspace),
-        .sums_bytes = sums_bytes,
-        .cell_forward = CPU(cell_forward),
-        .cell_backward = CPU(cell_backward),
-        .prepare_entries = CPU(prepare_entries),
-        .activate = CPU(activate),
-        .activate_backward = CPU(activate_backward),
-        .gates = CPU(gates),
-        .gates_backward = CPU(gates_backward),
-        .table_backward = CPU(table_backward),
-        .softmax_cross_entropy = CPU(softmax_cross_entropy),
-        .sample = CPU(sample),
-        .row_sums = CPU(row_sums),
-        .add = CPU(add),
-        .sum = CPU(sum),
-        .pool = CPU(pool),
-        .adam = CPU(adam),
-        .muon_direction = CPU(muon_direction),
-        .muon_polynomial = CPU(muon_polynomial),
-        .muon_apply = CPU(muon_apply),
-        .adapt = CPU(adapt),
-        .round = CPU(round),
-        .join = join,
-        .destroy = destroy,
     };
     snprintf(cpu->table.device, sizeof cpu->table.device, "CPU (%s), %s%d thread%s", LEVEL_NAME,
              cpu->adapts ? "up to " : "", cpu->threads, cpu->threads == 1 ? "" : "s");

@@ -399,12 +399,12 @@ void CPU(prepare_entries)(backend *be, const cell *c) {
 
 void CPU(cell_forward)(backend *be, const cell *c) {
     FLUSH_DENORMALS(be);
-    cell_forward_steps(be, c, NULL);
+    cell_forward_steps(be, c, be->cell);
 }
 
 void CPU(cell_backward)(backend *be, const cell *c) {
     FLUSH_DENORMALS(be);
-    cell_backward_steps(be, c, NULL);
+    cell_backward_steps(be, c, be->cell);
 }
 
 /* The table's entries of the units `first` to `first` + RUN - 1 for a group of columns; zeros for

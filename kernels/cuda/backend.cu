@@ -1,4 +1,4 @@
-/* The CUDA backend's table: memory, asynchronous uploads, recordings as CUDA graphs. Only this
+/* The CUDA backend: memory, asynchronous uploads, recordings as CUDA graphs. Only this
  * folder knows CUDA. Its rooms, of which each uses those below it:
  *
  *   bench/     ceilings of the hardware, and the libraries that products are held against
@@ -15,7 +15,6 @@
 #include "cell/hubs.h"
 #include "device/layout.h"
 #include "products/kernels.h"
-#include "training/sum_ranks.h"
 #include "training/training.h"
 
 #include <stdio.h>
@@ -191,7 +190,36 @@ static device_layout *create_layout(backend *be, const layout *l) {
     return device;
 }
 
+static const memory_operations memory = {
+    .allocate = allocate,
+    .release = release,
+    .zero = zero,
+    .copy = copy,
+    .copy_rows = copy_rows,
+    .transpose = cuda_transpose,
+    .upload = upload,
+    .download = download,
+    .finish = finish,
+    .record = record,
+    .replay = replay,
+    .recording_free = recording_free,
+    .mark = cuda_mark,
+    .elapsed = cuda_elapsed,
+    .layout_create = create_layout,
+    .layout_free = cuda_layout_free,
+    .layout_bytes = cuda_layout_bytes,
+    .taps_create = cuda_taps_create,
+    .taps_free = cuda_taps_free,
+    .use_stream = use_stream,
+    .destroy = destroy,
+};
+
 static void fill_table(backend *be, precision precision) {
+    be->memory = &memory;
+    be->products = &cuda_products;
+    be->cell = &cuda_cell;
+    be->update = &cuda_update;
+    be->bench = &cuda_bench_tools;
     be->name = "cuda";
     be->precision = precision;
     be->real_size = sizeof(float);
@@ -201,60 +229,6 @@ static void fill_table(backend *be, precision precision) {
     be->limits.step_values = UINT32_MAX;
     be->limits.positions = be->limits.weight_rows = INT32_MAX;
     be->limits.steps = 65535; /* a grid's second dimension */
-    be->allocate = allocate;
-    be->release = release;
-    be->zero = zero;
-    be->copy = copy;
-    be->copy_rows = copy_rows;
-    be->transpose = cuda_transpose;
-    be->upload = upload;
-    be->download = download;
-    be->finish = finish;
-    be->record = record;
-    be->replay = replay;
-    be->recording_free = recording_free;
-    be->mark = cuda_mark;
-    be->elapsed = cuda_elapsed;
-    be->bench = &cuda_bench_tools;
-    be->layout_create = create_layout;
-    be->layout_free = cuda_layout_free;
-    be->layout_bytes = cuda_layout_bytes;
-    be->fprop = cuda_fprop;
-    be->dgrad = cuda_dgrad;
-    be->wgrad = cuda_wgrad;
-    be->norm_rows = cuda_norm_rows;
-    be->norm_rows_backward = cuda_norm_rows_backward;
-    be->add_rows = cuda_add_rows;
-    be->taps_create = cuda_taps_create;
-    be->taps_free = cuda_taps_free;
-    be->conv_fprop = cuda_conv_fprop;
-    be->conv_dgrad = cuda_conv_dgrad;
-    be->conv_wgrad = cuda_conv_wgrad;
-    be->wgrad_workspace = cuda_wgrad_workspace;
-    be->sums_bytes = cuda_sums_bytes;
-    be->cell_forward = cuda_cell_forward;
-    be->cell_backward = cuda_cell_backward;
-    be->prepare_entries = cuda_prepare_entries;
-    be->activate = cuda_activate;
-    be->activate_backward = cuda_activate_backward;
-    be->gates = cuda_gates;
-    be->gates_backward = cuda_gates_backward;
-    be->table_backward = cuda_table_backward;
-    be->softmax_cross_entropy = cuda_softmax_cross_entropy;
-    be->sample = cuda_sample;
-    be->row_sums = cuda_row_sums;
-    be->add = cuda_add;
-    be->sum = cuda_sum;
-    be->pool = cuda_pool;
-    be->adam = cuda_adam;
-    be->muon_direction = cuda_muon_direction;
-    be->muon_polynomial = cuda_muon_polynomial;
-    be->muon_apply = cuda_muon_apply;
-    be->adapt = cuda_adapt;
-    be->round = cuda_round;
-    be->join = cuda_join;
-    be->use_stream = use_stream;
-    be->destroy = destroy;
 }
 
 /* Whether this build holds sm_90a code and the GPU runs it. SMALLWORLD_PORTABLE=1, which the tests
@@ -308,7 +282,7 @@ static bool set_up(backend *be, int gpu) {
     cuda->l2_bytes = (size_t)properties.l2CacheSize;
     cuda->hopper = find_hopper(be, &properties);
     be->kernels = cuda->hopper ? "sm_90a" : "sm_80 and later";
-    be->memory = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
+    be->available = available > MEMORY_RESERVE ? available - MEMORY_RESERVE : 0;
     snprintf(be->device, sizeof be->device, "%.95s", properties.name);
     return true;
 }

@@ -140,9 +140,14 @@ static void issue_product(void *argument, int set) {
     void *right = j->right + (size_t)set * j->right_bytes;
     void *out = j->out + (size_t)set * j->out_bytes;
     switch (j->product) {
-    case PRODUCT_FPROP: be->fprop(be, j->layout, left, right, 1, j->columns, out, OPERAND); return;
-    case PRODUCT_DGRAD: be->dgrad(be, j->layout, left, right, 1, j->columns, out, OPERAND); return;
-    default: be->wgrad(be, j->layout, left, right, j->steps, j->columns, out, j->workspace);
+    case PRODUCT_FPROP:
+        be->products->fprop(be, j->layout, left, right, 1, j->columns, out, OPERAND);
+        return;
+    case PRODUCT_DGRAD:
+        be->products->dgrad(be, j->layout, left, right, 1, j->columns, out, OPERAND);
+        return;
+    default:
+        be->products->wgrad(be, j->layout, left, right, j->steps, j->columns, out, j->workspace);
     }
 }
 
@@ -164,7 +169,7 @@ static size_t aligned(size_t bytes) {
 }
 
 static void *take(backend *be, size_t bytes, error *err) {
-    void *block = be->allocate(be, bytes);
+    void *block = be->memory->allocate(be, bytes);
     char text[16];
     if (!block) {
         error_set(err, "not enough memory on %s for operands of %s", be->device,
@@ -190,7 +195,7 @@ static bool time_product(product_job *j, const layout *l, const timing *how, dou
     const double most = fmax(ceil(wanted / all), floor(most_bytes / all));
     const int sets = (int)fmin(fmin(ceil(wanted / of_one), most), MOST_SETS);
     const size_t inputs = (size_t)sets * (j->left_bytes + j->right_bytes);
-    const size_t workspace = wgrad ? be->wgrad_workspace(be, l, j->steps, j->columns) : 0;
+    const size_t workspace = wgrad ? be->products->wgrad_workspace(be, l, j->steps, j->columns) : 0;
     j->left = take(be, inputs, err);
     j->out = j->left ? take(be, (size_t)sets * j->out_bytes, err) : NULL;
     j->workspace = j->out && workspace ? take(be, workspace, err) : NULL;
@@ -202,7 +207,7 @@ static bool time_product(product_job *j, const layout *l, const timing *how, dou
     }
     void *const held[] = {j->left, j->out, j->workspace};
     for (int i = 0; i < 3; i++) {
-        if (held[i]) be->release(be, held[i]);
+        if (held[i]) be->memory->release(be, held[i]);
     }
     return done;
 }
@@ -218,7 +223,7 @@ typedef struct copy_job {
 static void issue_copy(void *argument, int set) {
     const copy_job *j = argument;
     (void)set;
-    j->be->copy(j->be, j->to, j->from, j->bytes);
+    j->be->memory->copy(j->be, j->to, j->from, j->bytes);
 }
 
 static bool measure_rates(backend *be, int precision, device_rates *rates, error *err) {
@@ -232,14 +237,14 @@ static bool measure_rates(backend *be, int precision, device_rates *rates, error
     if (done) be->bench->randomise(be, copy.from, BYTES / be->operand_size, 1);
     done = done && time_operation(be, &how, issue_copy, &copy, 1, &seconds, err);
     rates->copy = 2.0 * BYTES / seconds;
-    if (copy.to) be->release(be, copy.to);
-    if (copy.from) be->release(be, copy.from);
+    if (copy.to) be->memory->release(be, copy.to);
+    if (copy.from) be->memory->release(be, copy.from);
     layout *l = layout_dense(SIDE, SIDE, 1, 1);
     product_job product = {
-        .be = be, .layout = be->layout_create(be, l), .steps = 1, .columns = SIDE};
+        .be = be, .layout = be->memory->layout_create(be, l), .steps = 1, .columns = SIDE};
     done = done && time_product(&product, l, &how, &seconds, err);
     rates->product[precision] = 2.0 * SIDE * SIDE * SIDE / seconds;
-    be->layout_free(be, (device_layout *)product.layout);
+    be->memory->layout_free(be, (device_layout *)product.layout);
     layout_free(l);
     return done;
 }
@@ -258,7 +263,7 @@ typedef struct measuring {
 } measuring;
 
 static void drop_pattern(measuring *b) {
-    if (b->device) b->be->layout_free(b->be, b->device);
+    if (b->device) b->be->memory->layout_free(b->be, b->device);
     layout_free(b->layout);
     b->device = NULL;
     b->layout = NULL;
@@ -267,7 +272,7 @@ static void drop_pattern(measuring *b) {
 static void drop_backend(measuring *b) {
     if (!b->be) return;
     drop_pattern(b);
-    b->be->destroy(b->be);
+    b->be->memory->destroy(b->be);
     b->be = NULL;
 }
 
@@ -298,7 +303,7 @@ static bool use_pattern(measuring *b, const product_cell *cell, error *err) {
     if (!g) return false;
     b->layout = layout_from_graph(g, block, cell->at[AXIS_GATES]);
     graph_free(g);
-    b->device = b->be->layout_create(b->be, b->layout);
+    b->device = b->be->memory->layout_create(b->be, b->layout);
     return true;
 }
 
@@ -313,12 +318,12 @@ static bool find_dense(measuring *b, product_row *row, error *err) {
         if (same) return true;
     }
     layout *l = layout_dense(b->g->units, b->g->units, row->cell.at[AXIS_GATES], 1);
-    device_layout *device = b->be->layout_create(b->be, l);
+    device_layout *device = b->be->memory->layout_create(b->be, l);
     product_job j = {
         .be = b->be, .layout = device, .product = (bench_product)row->cell.at[AXIS_PRODUCT]};
     divide_columns(&j, row->cell.at[AXIS_COLUMNS]);
     const bool done = time_product(&j, l, &b->options->how, &row->dense, err);
-    b->be->layout_free(b->be, device);
+    b->be->memory->layout_free(b->be, device);
     layout_free(l);
     return done;
 }
@@ -363,7 +368,7 @@ static bool measure_cell(measuring *b, const product_cell *cell, error *err) {
     row->density = (double)l->blocks / ((double)l->out_nodes * (double)l->in_nodes);
     row->operations = 2 * weights * n;
     row->weight_bytes = weights * in;
-    row->table_bytes = (double)be->layout_bytes(b->device);
+    row->table_bytes = (double)be->memory->layout_bytes(b->device);
     row->memory = (w * weights + in * n * (double)(layout_rows(l) + layout_inputs(l))) /
                   b->results->rates.copy;
     row->arithmetic = row->operations / b->results->rates.product[precision];
@@ -546,9 +551,13 @@ static void issue_conv(void *argument, int set) {
     const conv_job *j = argument;
     backend *be = j->be;
     switch (j->product) {
-    case PRODUCT_FPROP: be->conv_fprop(be, j->layout, j->taps, j->w, j->x, j->images, j->y); return;
-    case PRODUCT_DGRAD: be->conv_dgrad(be, j->layout, j->taps, j->w, j->y, j->images, j->x); return;
-    default: be->conv_wgrad(be, j->layout, j->taps, j->y, j->x, j->images, j->dw);
+    case PRODUCT_FPROP:
+        be->products->conv_fprop(be, j->layout, j->taps, j->w, j->x, j->images, j->y);
+        return;
+    case PRODUCT_DGRAD:
+        be->products->conv_dgrad(be, j->layout, j->taps, j->w, j->y, j->images, j->x);
+        return;
+    default: be->products->conv_wgrad(be, j->layout, j->taps, j->y, j->x, j->images, j->dw);
     }
 }
 
@@ -572,7 +581,7 @@ static bool time_conv(conv_job *j, const conv_options *o, const layout *l, doubl
     }
     void *const arrays[] = {j->w, j->x, j->y, j->dw};
     for (int i = 0; i < 4; i++) {
-        if (arrays[i]) be->release(be, arrays[i]);
+        if (arrays[i]) be->memory->release(be, arrays[i]);
     }
     return done;
 }
@@ -582,7 +591,7 @@ bool conv_measure(const conv_options *o, conv_results *results, error *err) {
     backend *be = backend_cuda(precisions[o->precision], 0, err);
     if (!be) return false;
     const int multiple = be->product_multiple;
-    tap_table *host = taps_of(&o->shape), *taps = be->taps_create(be, host);
+    tap_table *host = taps_of(&o->shape), *taps = be->memory->taps_create(be, host);
     bool done =
         o->images % multiple == 0 ||
         error_usage(err, "--images: expected a multiple of %d, got %d", multiple, o->images);
@@ -593,17 +602,17 @@ bool conv_measure(const conv_options *o, conv_results *results, error *err) {
                      results->rates.product[o->precision];
     for (int i = 0; i < o->density_count && done; i++) {
         layout *l = draw_layout(o, o->densities[i]);
-        device_layout *device = be->layout_create(be, l);
+        device_layout *device = be->memory->layout_create(be, l);
         conv_job j = {.be = be, .layout = device, .taps = taps, .images = o->images};
         results->rows[i].density = (double)l->blocks / ((double)l->out_nodes * (double)l->in_nodes);
         done = time_conv(&j, o, l, results->rows[i].seconds, err);
         results->count += done;
-        be->layout_free(be, device);
+        be->memory->layout_free(be, device);
         layout_free(l);
     }
-    be->taps_free(be, taps);
+    be->memory->taps_free(be, taps);
     taps_free(host);
-    be->destroy(be);
+    be->memory->destroy(be);
     return done;
 }
 

@@ -34,15 +34,15 @@ static void issue_passes(void *argument) {
 /* Returns the median time of a replay over `replays`, without the first one. Queues all replays
  * before it waits, so that the host stays ahead of a GPU. */
 static double time_rotation(backend *be, rotation *r, int replays) {
-    recording *recorded = be->record(be, issue_passes, r);
+    recording *recorded = be->memory->record(be, issue_passes, r);
     double *seconds = mem_alloc((size_t)replays, sizeof *seconds);
     for (int i = 0; i <= replays; i++) {
-        be->replay(be, recorded);
-        be->mark(be, i);
+        be->memory->replay(be, recorded);
+        be->memory->mark(be, i);
     }
-    for (int i = 0; i < replays; i++) seconds[i] = be->elapsed(be, i, i + 1);
+    for (int i = 0; i < replays; i++) seconds[i] = be->memory->elapsed(be, i, i + 1);
     double typical = median(seconds, replays);
-    be->recording_free(be, recorded);
+    be->memory->recording_free(be, recorded);
     free(seconds);
     return typical;
 }
@@ -51,7 +51,7 @@ static double time_rotation(backend *be, rotation *r, int replays) {
 static bool time_once(backend *be, rotation *r, double *seconds, error *err) {
     double start = clock_seconds();
     r->issue(r->argument, 0);
-    bool done = be->finish(be, err);
+    bool done = be->memory->finish(be, err);
     *seconds = clock_seconds() - start;
     return done;
 }
@@ -69,5 +69,5 @@ bool time_operation(backend *be, const timing *how, void (*issue)(void *argument
     r.passes = wanted < most ? (int)wanted : most;
     if (r.passes < 1) r.passes = 1;
     *seconds = time_rotation(be, &r, how->replays) / ((double)r.passes * sets);
-    return be->finish(be, err);
+    return be->memory->finish(be, err);
 }

@@ -58,13 +58,13 @@ static void run_forward(runner *b) {
     const minibatch *batch = reader_next(b->reader);
     if (batch->update == 0) model_zero_state(b->m);
     model_set_text(b->m, batch->inputs, batch->targets);
-    b->be->replay(b->be, b->forward);
+    b->be->memory->replay(b->be, b->forward);
 }
 
 static bool time_calls(runner *b, void (*run)(runner *b), int count, double *each, error *err) {
     double start = clock_seconds();
     for (int i = 0; i < count; i++) run(b);
-    bool done = b->be->finish(b->be, err);
+    bool done = b->be->memory->finish(b->be, err);
     *each = (clock_seconds() - start) / count;
     return done;
 }
@@ -112,7 +112,7 @@ static void take_sample(runner *b) {
     int at = b->sample_count++;
     for (int part = 0; part < UPDATE_PARTS; part++) b->samples[part][at] = 0;
     for (int i = 0; i < b->timing.count; i++) {
-        b->samples[b->timing.part[i]][at] += b->be->elapsed(b->be, i, i + 1);
+        b->samples[b->timing.part[i]][at] += b->be->memory->elapsed(b->be, i, i + 1);
     }
 }
 
@@ -122,14 +122,15 @@ static void issue_weight_gradient(void *argument) {
     const runner *b = argument;
     backend *be = b->be;
     model *m = b->m;
-    be->mark(be, b->timing.count + 1);
+    be->memory->mark(be, b->timing.count + 1);
     for (int s = 0; s < model_stages(&m->config); s++) {
         const parameter *p = &m->parameters.items[m->stage_parameters[s].weight];
         const model_wgrad in = model_wgrad_of(m, s);
-        be->wgrad(be, m->devices[s], in.dy, in.x, m->segment_steps, m->columns,
-                  (char *)m->into + p->offset * be->real_size, m->layer[0].cell.workspace);
+        be->products->wgrad(be, m->devices[s], in.dy, in.x, m->segment_steps, m->columns,
+                            (char *)m->into + p->offset * be->real_size,
+                            m->layer[0].cell.workspace);
     }
-    be->mark(be, b->timing.count + 2);
+    be->memory->mark(be, b->timing.count + 2);
 }
 
 static bool time_weight_gradient(runner *b, double *seconds, error *err) {
@@ -138,11 +139,11 @@ static bool time_weight_gradient(runner *b, double *seconds, error *err) {
     say(b, "the weights' gradient");
     for (int i = 0; i < runs; i++) {
         run_update(b); /* in training the update comes first */
-        b->be->replay(b->be, b->weight_gradient);
-        all[i] = b->be->elapsed(b->be, b->timing.count + 1, b->timing.count + 2);
+        b->be->memory->replay(b->be, b->weight_gradient);
+        all[i] = b->be->memory->elapsed(b->be, b->timing.count + 1, b->timing.count + 2);
     }
     *seconds = median(all, runs) * b->m->steps / b->m->segment_steps;
-    return b->be->finish(b->be, err);
+    return b->be->memory->finish(b->be, err);
 }
 
 static bool time_updates(runner *b, error *err) {
@@ -236,7 +237,7 @@ static void record_explained(runner *b) {
     size_t length = 0;
     FILE *out = b->be->bench ? mem_stream(&b->r->kernels, &length) : NULL;
     if (out) b->be->bench->explain(b->be, out);
-    b->update = b->be->record(b->be, issue_update, b);
+    b->update = b->be->memory->record(b->be, issue_update, b);
     if (!out) return;
     b->be->bench->explain(b->be, NULL);
     mem_stream_end(out);
@@ -257,7 +258,7 @@ static bool start(runner *b, error *err) {
     b->m->timing = &b->timing;
     record_explained(b);
     run_update(b);
-    if (!b->be->finish(b->be, err)) return false;
+    if (!b->be->memory->finish(b->be, err)) return false;
     describe(b);
     return true;
 }
@@ -265,8 +266,8 @@ static bool start(runner *b, error *err) {
 /* Checks that all losses and gradients were finite. */
 static bool check_report(const runner *b, error *err) {
     update_report report;
-    b->be->download(b->be, &report, b->m->report, sizeof report);
-    if (!b->be->finish(b->be, err)) return false;
+    b->be->memory->download(b->be, &report, b->m->report, sizeof report);
+    if (!b->be->memory->finish(b->be, err)) return false;
     if (report.failed == 0) return true;
     return error_set(err, "update %.0f: the loss or its gradient is not finite", report.failed);
 }
@@ -274,7 +275,7 @@ static bool check_report(const runner *b, error *err) {
 static void free_model(runner *b) {
     recording **all[] = {&b->update, &b->forward, &b->weight_gradient};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (*all[i]) b->be->recording_free(b->be, *all[i]);
+        if (*all[i]) b->be->memory->recording_free(b->be, *all[i]);
         *all[i] = NULL;
     }
     if (b->reader) reader_stop(b->reader);
@@ -285,7 +286,7 @@ static void free_model(runner *b) {
 
 static bool measure_training(runner *b, error *err) {
     if (!start(b, err)) return false;
-    b->weight_gradient = b->be->record(b->be, issue_weight_gradient, b);
+    b->weight_gradient = b->be->memory->record(b->be, issue_weight_gradient, b);
     return time_updates(b, err) && check_report(b, err);
 }
 
@@ -314,7 +315,7 @@ bool update_measure(options *o, const update_options *how, update_results *resul
     *results = (update_results){0};
     bool done = measure_training(&b, err) && measure_scoring(&b, err);
     free_model(&b);
-    if (b.be) b.be->destroy(b.be);
+    if (b.be) b.be->memory->destroy(b.be);
     if (b.text) corpus_free(b.text);
     free(b.timing.part);
     return done;

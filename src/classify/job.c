@@ -475,7 +475,7 @@ static bool fit_features(job *j, error *err) {
     if (probes && done) {
         take_margins(j, BY_FEATURES, probed.valid_margin, probed.test_margin, probed.scale);
     }
-    if (be) be->destroy(be);
+    if (be) be->memory->destroy(be);
     probe_result_free(&probed);
     free(folder);
     free(out);

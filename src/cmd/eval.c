@@ -107,7 +107,7 @@ static bool score_dynamic(const arguments *a, loaded_model *loaded, const sequen
     out->stripes = loaded->m->batch;
     bool done = (!a->tune || tune(a, loaded, segment, rates, err)) &&
                 evaluate_dynamic(loaded->m, segment, s, size, rates, !a->json, &out->result, err);
-    loaded->be->recording_free(loaded->be, segment);
+    loaded->be->memory->recording_free(loaded->be, segment);
     return done;
 }
 
@@ -119,7 +119,7 @@ static bool score_static(const arguments *a, loaded_model *loaded, ranks *r, con
     recording *forward = evaluate_record(m);
     bool done = a->exact ? evaluate(m, forward, s, size, true, !a->json, e, err)
                          : evaluate_text(m, forward, s, size, r, !a->json, e, err);
-    loaded->be->recording_free(loaded->be, forward);
+    loaded->be->memory->recording_free(loaded->be, forward);
     return done;
 }
 

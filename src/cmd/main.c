@@ -65,14 +65,14 @@ static void print_version(FILE *out, struct argp_state *state) {
     fprintf(out, "smallworld %s\n", SMALLWORLD_VERSION);
     backend *cpu = backend_cpu(FP32, 0);
     fprintf(out, "CPU: %s\n", cpu->device);
-    cpu->destroy(cpu);
+    cpu->memory->destroy(cpu);
     backend *gpu = backend_cuda(FP32, 0, &why);
     const char *reason = strstr(why.text, "device cuda: ");
     fprintf(out, "CUDA: %s\n",
             gpu      ? gpu->device
             : reason ? reason + strlen("device cuda: ")
                      : why.text);
-    if (gpu) gpu->destroy(gpu);
+    if (gpu) gpu->memory->destroy(gpu);
     char nccl[NCCL_TEXT];
     fprintf(out, "NCCL: %s\n", backend_nccl_version(nccl));
     fprintf(out, "MPI: %s\n", ranks_mpi_version());

@@ -134,7 +134,7 @@ int cmd_probe(int argc, char **argv) {
     probe_result r;
     backend *be = overrides_backend(&a.model, &err);
     bool done = be && probe_run(be, &a.how, &r, &err);
-    if (be) be->destroy(be);
+    if (be) be->memory->destroy(be);
     if (!done) return cli_fail(&err, "probe");
     log_end();
     if (a.json) {

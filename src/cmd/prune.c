@@ -69,7 +69,7 @@ int cmd_prune(int argc, char **argv) {
     size_t parameters = 0;
     backend *be = backend_cpu(FP32, 0);
     bool done = prune(&a, be, &density, &parameters, &err);
-    be->destroy(be);
+    be->memory->destroy(be);
     if (!done) return cli_fail(&err, "prune");
     log_end();
     if (a.json) {

@@ -184,7 +184,7 @@ static bool score_data(const arguments *a, material *m, error *err) {
         sequence *s = sequence_in_order(c);
         recording *forward = evaluate_record(loaded.m);
         done = evaluate(loaded.m, forward, s, 0, false, true, &m->score, err);
-        loaded.be->recording_free(loaded.be, forward);
+        loaded.be->memory->recording_free(loaded.be, forward);
         sequence_free(s);
         loaded_free(&loaded);
         m->xz_bpc = 8 * source_xz_bytes(c->bytes, c->size) / (double)c->size;

@@ -54,9 +54,9 @@ static void issue_pooled(void *argument) {
     size_t size;
     model_run(m);
     const void *states = planes(s, s->fold.state, &size);
-    s->be->pool(s->be, states, s->fold.state == SMALLWORLD_CELL ? REAL : OPERAND, m->steps,
-                (int)m->config.hidden, m->columns, s->fold.first, s->fold.last, s->fold.how,
-                s->fold.out);
+    s->be->update->pool(s->be, states, s->fold.state == SMALLWORLD_CELL ? REAL : OPERAND, m->steps,
+                        (int)m->config.hidden, m->columns, s->fold.first, s->fold.last, s->fold.how,
+                        s->fold.out);
 }
 
 static bool take_memory(smallworld_model *s, error *err) {
@@ -66,9 +66,9 @@ static bool take_memory(smallworld_model *s, error *err) {
     s->targets = mem_alloc((size_t)s->m->steps * columns, sizeof *s->targets);
     s->fold.host_first = mem_alloc(columns, sizeof(int32_t));
     s->fold.host_last = mem_alloc(columns, sizeof(int32_t));
-    s->fold.first = be->allocate(be, columns * sizeof(int32_t));
-    s->fold.last = be->allocate(be, columns * sizeof(int32_t));
-    s->fold.out = be->allocate(be, units * columns * sizeof(double));
+    s->fold.first = be->memory->allocate(be, columns * sizeof(int32_t));
+    s->fold.last = be->memory->allocate(be, columns * sizeof(int32_t));
+    s->fold.out = be->memory->allocate(be, units * columns * sizeof(double));
     if (s->fold.first && s->fold.last && s->fold.out) return true;
     return error_set(err, "not enough memory for features on %s", be->device);
 }
@@ -84,8 +84,8 @@ static bool load(smallworld_model *s, const char *path, const smallworld_options
     if (library_options(o, given, err)) s->be = library_backend(o, err);
     if (s->be) s->m = checkpoint_model(&s->checkpoint, s->be, streams, STEPS, MODEL_INFERENCE, err);
     if (!s->m || !take_memory(s, err)) return false;
-    s->forward = s->be->record(s->be, issue_forward, s->m);
-    return s->be->finish(s->be, err);
+    s->forward = s->be->memory->record(s->be, issue_forward, s->m);
+    return s->be->memory->finish(s->be, err);
 }
 
 smallworld_model *smallworld_load(const char *path, const smallworld_options *given) {
@@ -108,13 +108,13 @@ void smallworld_free(smallworld_model *s) {
     if (be) {
         void *blocks[] = {s->fold.first, s->fold.last, s->fold.out};
         for (int i = 0; i < 3; i++) {
-            if (blocks[i]) be->release(be, blocks[i]);
+            if (blocks[i]) be->memory->release(be, blocks[i]);
         }
-        if (s->pooled) be->recording_free(be, s->pooled);
-        if (s->forward) be->recording_free(be, s->forward);
+        if (s->pooled) be->memory->recording_free(be, s->pooled);
+        if (s->forward) be->memory->recording_free(be, s->forward);
         if (s->writer) model_free(s->writer);
         if (s->m) model_free(s->m);
-        be->destroy(be);
+        be->memory->destroy(be);
     }
     checkpoint_close(&s->checkpoint);
     free(s->fold.host_first);
@@ -220,7 +220,7 @@ static bool read_texts(smallworld_model *s, const uint8_t *const *texts, const s
             fine = d->take(s, &r, from, d->out, place, err) && !library_is_interrupted(err);
         }
         if (fine && d->finish) fine = d->finish(s, &r, d->out, err);
-        fine = fine && s->be->finish(s->be, err);
+        fine = fine && s->be->memory->finish(s->be, err);
     }
     free(place);
     return fine;
@@ -229,7 +229,7 @@ static bool read_texts(smallworld_model *s, const uint8_t *const *texts, const s
 /* Downloads `bytes` from the device into memory of the model. */
 static const void *receive(smallworld_model *s, const void *source, size_t bytes) {
     s->received = mem_grow(s->received, &s->received_size, bytes, 1);
-    s->be->download(s->be, s->received, source, bytes);
+    s->be->memory->download(s->be, s->received, source, bytes);
     return s->received;
 }
 
@@ -271,7 +271,7 @@ static bool take_bits(smallworld_model *s, const round_of_texts *r, size_t from,
     size_t columns = (size_t)s->m->columns, positions = (size_t)s->m->steps * columns;
     float *bits = out;
     model_set_text(s->m, s->bytes, s->targets);
-    s->be->replay(s->be, s->forward);
+    s->be->memory->replay(s->be, s->forward);
     const float *losses = receive(s, s->m->losses, positions * sizeof *losses);
     for (size_t k = 0; k < r->count; k++) {
         if (from == 0) bits[place[k]] = NAN;
@@ -312,7 +312,7 @@ static bool take_states(smallworld_model *s, const round_of_texts *r, size_t fro
     const void *source = planes(s, s->fold.state, &size);
     float *states = out;
     model_set_text(s->m, s->bytes, NULL);
-    s->be->replay(s->be, s->forward);
+    s->be->memory->replay(s->be, s->forward);
     const char *all = receive(s, source, (size_t)s->m->steps * units * columns * size);
     for (size_t k = 0; k < r->count; k++) {
         for (size_t t = 0; t < bytes_here(s, r, k, from); t++) {
@@ -348,12 +348,12 @@ static void start_pooling(smallworld_model *s) {
     backend *be = s->be;
     size_t count = (size_t)s->m->config.hidden * (size_t)s->m->columns;
     if (s->fold.how != POOL_MAX) {
-        be->zero(be, s->fold.out, count * sizeof(double));
+        be->memory->zero(be, s->fold.out, count * sizeof(double));
         return;
     }
     double *least = mem_alloc(count, sizeof *least);
     for (size_t i = 0; i < count; i++) least[i] = -INFINITY;
-    be->upload(be, s->fold.out, least, count * sizeof *least);
+    be->memory->upload(be, s->fold.out, least, count * sizeof *least);
     free(least);
 }
 
@@ -364,9 +364,9 @@ static bool take_pooled(smallworld_model *s, const round_of_texts *r, size_t fro
     (void)r, (void)out, (void)place, (void)err;
     if (from == 0) start_pooling(s);
     model_set_text(s->m, s->bytes, NULL);
-    be->upload(be, s->fold.first, s->fold.host_first, columns * sizeof(int32_t));
-    be->upload(be, s->fold.last, s->fold.host_last, columns * sizeof(int32_t));
-    be->replay(be, s->pooled);
+    be->memory->upload(be, s->fold.first, s->fold.host_first, columns * sizeof(int32_t));
+    be->memory->upload(be, s->fold.last, s->fold.host_last, columns * sizeof(int32_t));
+    be->memory->replay(be, s->pooled);
     return true;
 }
 
@@ -396,10 +396,10 @@ bool smallworld_features(smallworld_model *s, const uint8_t *const *texts, const
         return library_fail(&err);
     }
     pthread_mutex_lock(&s->lock);
-    if (s->pooled) s->be->recording_free(s->be, s->pooled);
+    if (s->pooled) s->be->memory->recording_free(s->be, s->pooled);
     s->fold.state = state;
     s->fold.how = (pooling)pool;
-    s->pooled = s->be->record(s->be, issue_pooled, s);
+    s->pooled = s->be->memory->record(s->be, issue_pooled, s);
     const bool done = read_texts(s, texts, lengths, count, &d, &err);
     pthread_mutex_unlock(&s->lock);
     return done || library_fail(&err);

@@ -68,14 +68,14 @@ static layout *pair_layout(int out_nodes, int in_nodes, int block, const int32_t
 static bool make_taps(smallworld_product *p, const conv_shape *s, error *err) {
     const double positions = (double)conv_positions(s->in) + conv_positions(s->out);
     const double bytes = positions * conv_positions(s->filter) * sizeof(int);
-    if (bytes > 0.25 * (double)p->be->memory) {
+    if (bytes > 0.25 * (double)p->be->available) {
         return error_set(err,
                          "size: %.3g MB of tables for %d taps of %d pixels, more than a quarter of "
                          "the memory that is free",
                          bytes / 1e6, conv_positions(s->filter), conv_positions(s->in));
     }
     tap_table *taps = taps_of(s);
-    p->taps = p->be->taps_create(p->be, taps);
+    p->taps = p->be->memory->taps_create(p->be, taps);
     taps_free(taps);
     return true;
 }
@@ -88,11 +88,11 @@ static bool open_product(smallworld_product *p, const conv_shape *shape,
     if (library_options(&o, given, err)) p->be = library_backend(&o, err);
     options_free(&o);
     if (!p->be) return false;
-    if (!p->be->use_stream && p->be->precision == BF16) {
+    if (!p->be->memory->use_stream && p->be->precision == BF16) {
         return error_set(err, "precision bf16: products on the CPU are fp32");
     }
-    p->device = p->be->layout_create(p->be, p->layout);
-    return (!shape || make_taps(p, shape, err)) && p->be->finish(p->be, err);
+    p->device = p->be->memory->layout_create(p->be, p->layout);
+    return (!shape || make_taps(p, shape, err)) && p->be->memory->finish(p->be, err);
 }
 
 static smallworld_product *new_product(void) {
@@ -161,12 +161,12 @@ void smallworld_product_free(smallworld_product *p) {
     if (!p) return;
     if (p->be) {
         error ignored;
-        p->be->finish(p->be, &ignored);
-        if (p->workspace.memory) p->be->release(p->be, p->workspace.memory);
-        if (p->padding.memory) p->be->release(p->be, p->padding.memory);
-        p->be->taps_free(p->be, p->taps);
-        p->be->layout_free(p->be, p->device);
-        p->be->destroy(p->be);
+        p->be->memory->finish(p->be, &ignored);
+        if (p->workspace.memory) p->be->memory->release(p->be, p->workspace.memory);
+        if (p->padding.memory) p->be->memory->release(p->be, p->padding.memory);
+        p->be->memory->taps_free(p->be, p->taps);
+        p->be->memory->layout_free(p->be, p->device);
+        p->be->memory->destroy(p->be);
     }
     layout_free(p->layout);
     pthread_mutex_destroy(&p->lock);
@@ -174,7 +174,7 @@ void smallworld_product_free(smallworld_product *p) {
 }
 
 bool smallworld_product_on_gpu(const smallworld_product *p) {
-    return p && p->be->use_stream != NULL;
+    return p && p->be->memory->use_stream != NULL;
 }
 
 int smallworld_product_element_size(const smallworld_product *p) {
@@ -260,15 +260,15 @@ static bool begin(smallworld_product *p, call *c, int multiple, void *stream, er
     c->padded = (int)padded;
     const array *const arrays[] = {&c->first, &c->second, &c->result};
     if (!check_arrays(arrays, 3, err)) return false;
-    return !p->be->use_stream || p->be->use_stream(p->be, stream, err);
+    return !p->be->memory->use_stream || p->be->memory->use_stream(p->be, stream, err);
 }
 
 /* Makes a block of memory larger, after the last use of the smaller one has ended. */
 static bool grow(smallworld_product *p, growing *block, size_t bytes, error *err) {
     if (bytes <= block->size) return true;
-    if (!p->be->finish(p->be, err)) return false;
-    if (block->memory) p->be->release(p->be, block->memory);
-    block->memory = p->be->allocate(p->be, bytes);
+    if (!p->be->memory->finish(p->be, err)) return false;
+    if (block->memory) p->be->memory->release(p->be, block->memory);
+    block->memory = p->be->memory->allocate(p->be, bytes);
     block->size = block->memory ? bytes : 0;
     return block->memory || error_set(err, "not enough memory for %zu bytes of workspace", bytes);
 }
@@ -285,8 +285,8 @@ static void *pad(smallworld_product *p, const array *a, const call *c, char **ro
     const size_t width = (size_t)c->columns * a->element, pitch = (size_t)c->padded * a->element;
     *room += padded_bytes(a, c->padded);
     if (copy) {
-        p->be->zero(p->be, at, pitch * a->rows);
-        p->be->copy_rows(p->be, at, pitch, a->pointer, width, width, a->rows);
+        p->be->memory->zero(p->be, at, pitch * a->rows);
+        p->be->memory->copy_rows(p->be, at, pitch, a->pointer, width, width, a->rows);
     }
     return at;
 }
@@ -297,23 +297,23 @@ static void compute(smallworld_product *p, const call *c, const void *a, const v
     switch (c->op) {
     case CALL_FPROP:
         if (p->taps) {
-            be->conv_fprop(be, p->device, p->taps, a, b, columns, out);
+            be->products->conv_fprop(be, p->device, p->taps, a, b, columns, out);
         } else {
-            be->fprop(be, p->device, a, b, 1, columns, out, OPERAND);
+            be->products->fprop(be, p->device, a, b, 1, columns, out, OPERAND);
         }
         break;
     case CALL_DGRAD:
         if (p->taps) {
-            be->conv_dgrad(be, p->device, p->taps, a, b, columns, out);
+            be->products->conv_dgrad(be, p->device, p->taps, a, b, columns, out);
         } else {
-            be->dgrad(be, p->device, a, b, 1, columns, out, OPERAND);
+            be->products->dgrad(be, p->device, a, b, 1, columns, out, OPERAND);
         }
         break;
     case CALL_WGRAD:
         if (p->taps) {
-            be->conv_wgrad(be, p->device, p->taps, a, b, columns, out);
+            be->products->conv_wgrad(be, p->device, p->taps, a, b, columns, out);
         } else {
-            be->wgrad(be, p->device, a, b, 1, columns, out, p->workspace.memory);
+            be->products->wgrad(be, p->device, a, b, 1, columns, out, p->workspace.memory);
         }
         break;
     }
@@ -323,8 +323,8 @@ static void compute(smallworld_product *p, const call *c, const void *a, const v
 static bool multiply(smallworld_product *p, call *c, int multiple, void *stream, error *err) {
     if (!begin(p, c, multiple, stream, err)) return false;
     const bool sums = c->op == CALL_WGRAD && !p->taps;
-    if (sums &&
-        !grow(p, &p->workspace, p->be->wgrad_workspace(p->be, p->layout, 1, c->padded), err)) {
+    if (sums && !grow(p, &p->workspace,
+                      p->be->products->wgrad_workspace(p->be, p->layout, 1, c->padded), err)) {
         return false;
     }
     if (c->padded == c->columns) {
@@ -340,8 +340,8 @@ static bool multiply(smallworld_product *p, call *c, int multiple, void *stream,
     compute(p, c, a, b, out);
     if (out != c->result.pointer) {
         const size_t width = (size_t)c->columns * c->result.element;
-        p->be->copy_rows(p->be, c->result.pointer, width, out,
-                         (size_t)c->padded * c->result.element, width, c->result.rows);
+        p->be->memory->copy_rows(p->be, c->result.pointer, width, out,
+                                 (size_t)c->padded * c->result.element, width, c->result.rows);
     }
     return true;
 }
@@ -354,8 +354,8 @@ static bool transpose(smallworld_product *p, const array *x, const array *y, int
                          columns);
     }
     if (!check_arrays(arrays, 2, err)) return false;
-    if (p->be->use_stream && !p->be->use_stream(p->be, stream, err)) return false;
-    p->be->transpose(p->be, y->pointer, x->pointer, rows, columns);
+    if (p->be->memory->use_stream && !p->be->memory->use_stream(p->be, stream, err)) return false;
+    p->be->memory->transpose(p->be, y->pointer, x->pointer, rows, columns);
     return true;
 }
 
@@ -425,5 +425,6 @@ bool smallworld_wgrad(smallworld_product *p, const void *dy, const void *x, floa
 
 bool smallworld_product_wait(smallworld_product *p) {
     error err;
-    return (library_needs(p, "product", &err) && p->be->finish(p->be, &err)) || library_fail(&err);
+    return (library_needs(p, "product", &err) && p->be->memory->finish(p->be, &err)) ||
+           library_fail(&err);
 }

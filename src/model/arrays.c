@@ -34,12 +34,12 @@ static size_t workspace_bytes(const model *m) {
     int stages = model_stages(&m->config);
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         if (!m->projection_layouts[w]) continue;
-        size_t bytes = be->wgrad_workspace(be, m->projection_layouts[w], 1, VOCABULARY);
+        size_t bytes = be->products->wgrad_workspace(be, m->projection_layouts[w], 1, VOCABULARY);
         if (bytes > most) most = bytes;
     }
     for (int s = 0; s <= stages; s++) {
         const layout *l = s < stages ? m->layouts[s] : m->head_layout;
-        size_t bytes = be->wgrad_workspace(be, l, m->segment_steps, m->columns);
+        size_t bytes = be->products->wgrad_workspace(be, l, m->segment_steps, m->columns);
         if (bytes > most) most = bytes;
         bytes =
             s < stages && m->squares[s] ? muon_workspace(be, (int)layout_rows(l), l->in_block) : 0;
@@ -58,7 +58,7 @@ static void plan_stage(model *m, stage *g, bool last) {
     bool training = m->use != MODEL_INFERENCE;
     size_t kept = training ? (size_t)m->segment_steps : 1;
     size_t plane = (size_t)g->units * (size_t)m->columns * be->operand_size;
-    size_t sums = be->sums_bytes(be, last ? GATES : 1, m->columns);
+    size_t sums = be->cell->sums_bytes(be, last ? GATES : 1, m->columns);
     ADD(PLAN_ACTIVATIONS, kept * plane * (size_t)g->gates, g->raw);
     if (g->layer_norm) ADD(PLAN_ACTIVATIONS, (size_t)m->segment_steps * sums, g->sums);
     if (!last) ADD(PLAN_ACTIVATIONS, kept * plane, g->out);
@@ -121,10 +121,10 @@ static void plan_tables(model *m, model_layer *y) {
     for (int i = 0; i < 2; i++) {
         stage *g = &y->tables[i].stage[0];
         ADD(PLAN_ACTIVATIONS, tables / 2, g->out);
-        ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 1, VOCABULARY), g->sums);
+        ADD(PLAN_ACTIVATIONS, be->cell->sums_bytes(be, 1, VOCABULARY), g->sums);
         if (!training) continue;
         ADD(PLAN_ACTIVATIONS, tables / 2, y->tables[i].dx);
-        ADD(PLAN_ACTIVATIONS, be->sums_bytes(be, 1, VOCABULARY), g->dsums);
+        ADD(PLAN_ACTIVATIONS, be->cell->sums_bytes(be, 1, VOCABULARY), g->dsums);
     }
 }
 
@@ -209,14 +209,14 @@ void model_plan(model *m, int segments) {
     for (int y = 0; y < m->layers; y++) plan_tables(m, &m->layer[y]);
     plan_ends(m);
     for (int s = 0; s < model_stages(&m->config); s++) {
-        plan_count_tables(&m->plan, m->be->layout_bytes(m->devices[s]));
-        if (m->squares[s]) plan_count_tables(&m->plan, m->be->layout_bytes(m->squares[s]));
+        plan_count_tables(&m->plan, m->be->memory->layout_bytes(m->devices[s]));
+        if (m->squares[s]) plan_count_tables(&m->plan, m->be->memory->layout_bytes(m->squares[s]));
     }
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         if (!m->projection_devices[w]) continue;
-        plan_count_tables(&m->plan, m->be->layout_bytes(m->projection_devices[w]));
+        plan_count_tables(&m->plan, m->be->memory->layout_bytes(m->projection_devices[w]));
     }
-    plan_count_tables(&m->plan, m->be->layout_bytes(m->head_device));
+    plan_count_tables(&m->plan, m->be->memory->layout_bytes(m->head_device));
 }
 
 /* Doubles the number of segments until the model fits; 0 if it does not even with one step each. */
@@ -224,7 +224,7 @@ static int segments_that_fit(model *m) {
     for (int segments = m->segments; segments < m->steps;) {
         segments = segments > m->steps / 2 ? m->steps : 2 * segments;
         model_plan(m, segments);
-        bool fits = plan_total(&m->plan) <= m->be->memory;
+        bool fits = plan_total(&m->plan) <= m->be->available;
         plan_release(&m->plan, m->be);
         if (fits) return segments;
     }

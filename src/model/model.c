@@ -59,11 +59,11 @@ static void create_layouts(model *m) {
         const int tables = model_tables(config, w), units = (int)model_table_units(config, w);
         if (tables == 0) continue;
         m->projection_layouts[w] = layout_dense(units, (int)config->embedding, tables, 1);
-        m->projection_devices[w] = be->layout_create(be, m->projection_layouts[w]);
+        m->projection_devices[w] = be->memory->layout_create(be, m->projection_layouts[w]);
     }
     m->head_layout = layout_dense(m->head_rows, (int)(config->hidden / config->output_stride), 1,
                                   (int)config->output_stride);
-    m->head_device = be->layout_create(be, m->head_layout);
+    m->head_device = be->memory->layout_create(be, m->head_layout);
 }
 
 /* Whether the model is within the limits of the backend's kernels. */
@@ -113,7 +113,7 @@ static void choose_groups(model *m) {
         memset(groups + p->offset / DECAY_GROUP, m->squares[s] ? GROUP_OF_MUON : GROUP_DECAYS,
                (p->count + DECAY_GROUP - 1) / DECAY_GROUP);
     }
-    m->be->upload(m->be, m->groups, groups, count);
+    m->be->memory->upload(m->be, m->groups, groups, count);
     free(groups);
 }
 
@@ -154,13 +154,13 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
     }
     model_connect(m);
     if (use != MODEL_INFERENCE) choose_groups(m);
-    be->zero(be, m->no_bytes, VOCABULARY);
-    be->zero(be, m->bytes, (size_t)steps * (size_t)m->columns);
-    be->zero(be, m->targets, (size_t)steps * (size_t)m->columns * sizeof *m->targets);
+    be->memory->zero(be, m->no_bytes, VOCABULARY);
+    be->memory->zero(be, m->bytes, (size_t)steps * (size_t)m->columns);
+    be->memory->zero(be, m->targets, (size_t)steps * (size_t)m->columns * sizeof *m->targets);
     model_set_labels(m, NULL, NULL);
-    be->zero(be, m->arguments, sizeof *m->arguments);
-    be->zero(be, m->report, sizeof *m->report);
-    be->zero(be, m->evaluation, sizeof *m->evaluation);
+    be->memory->zero(be, m->arguments, sizeof *m->arguments);
+    be->memory->zero(be, m->report, sizeof *m->report);
+    be->memory->zero(be, m->evaluation, sizeof *m->evaluation);
     model_zero_state(m);
     return m;
 }
@@ -171,10 +171,10 @@ void model_free(model *m) {
     plan_release(&m->plan, be);
     model_free_stage_layouts(m);
     for (int w = 0; w < TABLE_WIDTHS; w++) {
-        be->layout_free(be, m->projection_devices[w]);
+        be->memory->layout_free(be, m->projection_devices[w]);
         layout_free(m->projection_layouts[w]);
     }
-    be->layout_free(be, m->head_device);
+    be->memory->layout_free(be, m->head_device);
     layout_free(m->head_layout);
     free(m);
 }
@@ -185,19 +185,19 @@ static void upload_reals(model *m, void *target, const float *values) {
     backend *be = m->be;
     size_t count = m->parameters.total;
     if (be->real_size == sizeof(float)) {
-        be->upload(be, target, values, count * sizeof(float));
+        be->memory->upload(be, target, values, count * sizeof(float));
         return;
     }
     double *wide = mem_alloc(count, sizeof *wide);
     for (size_t i = 0; i < count; i++) wide[i] = values[i];
-    be->upload(be, target, wide, count * sizeof *wide);
+    be->memory->upload(be, target, wide, count * sizeof *wide);
     free(wide);
 }
 
 static void bind_arena(model *m, void *arena) {
     m->bound = arena;
     m->operands = m->rounded ? m->rounded : arena;
-    if (m->rounded) m->be->round(m->be, m->parameters.total, arena, m->rounded);
+    if (m->rounded) m->be->update->round(m->be, m->parameters.total, arena, m->rounded);
     model_norm_rows(m);
     model_bind_parameters(m);
     model_bind_gradients(m, m->gradient);
@@ -216,17 +216,17 @@ void model_load(model *m, const float *weights) {
     size_t reals = m->parameters.total * be->real_size;
     upload_reals(m, m->weights, weights);
     if (m->use != MODEL_INFERENCE) {
-        be->copy(be, m->average, m->weights, reals);
-        be->zero(be, m->gradient, reals);
-        if (m->share) be->zero(be, m->share, reals);
-        be->zero(be, m->moment1, reals);
-        be->zero(be, m->moment2, reals);
+        be->memory->copy(be, m->average, m->weights, reals);
+        be->memory->zero(be, m->gradient, reals);
+        if (m->share) be->memory->zero(be, m->share, reals);
+        be->memory->zero(be, m->moment1, reals);
+        be->memory->zero(be, m->moment2, reals);
     }
     model_use_weights(m);
 }
 
 void model_return_to_average(model *m) {
-    m->be->copy(m->be, m->weights, m->average, m->parameters.total * m->be->real_size);
+    m->be->memory->copy(m->be, m->weights, m->average, m->parameters.total * m->be->real_size);
     model_use_weights(m);
 }
 
@@ -242,11 +242,11 @@ float *model_download(const model *m, const void *arena, size_t first, size_t co
     const char *from = (const char *)arena + first * be->real_size;
     float *values = mem_alloc(count, sizeof *values);
     if (be->real_size == sizeof(float)) {
-        be->download(be, values, from, count * sizeof *values);
+        be->memory->download(be, values, from, count * sizeof *values);
         return values;
     }
     double *wide = mem_alloc(count, sizeof *wide);
-    be->download(be, wide, from, count * sizeof *wide);
+    be->memory->download(be, wide, from, count * sizeof *wide);
     for (size_t i = 0; i < count; i++) values[i] = (float)wide[i];
     free(wide);
     return values;

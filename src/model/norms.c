@@ -40,7 +40,7 @@ void model_norm_rows(model *m) {
     for (int s = 0; s < model_stages(&m->config); s++) {
         if (model_normed_stage(m, s) != s) continue;
         const normed_rows rows = rows_of(m, s, m->operands, m->be->operand_size, operands);
-        m->be->norm_rows(m->be, &rows, operands);
+        m->be->update->norm_rows(m->be, &rows, operands);
     }
 }
 
@@ -50,8 +50,9 @@ void model_norm_rows_backward(model *m) {
     for (int s = 0; s < model_stages(&m->config); s++) {
         if (model_normed_stage(m, s) != s) continue;
         const normed_rows rows = rows_of(m, s, m->gradient, size, gradients);
-        m->be->norm_rows_backward(m->be, &rows, gradients,
-                                  model_address(m, m->gradient, size, m->stage_parameters[s].gain));
+        m->be->update->norm_rows_backward(
+            m->be, &rows, gradients,
+            model_address(m, m->gradient, size, m->stage_parameters[s].gain));
     }
 }
 

@@ -41,15 +41,15 @@ const char *plan_text(const plan *p, char *text) {
 }
 
 bool plan_commit(plan *p, backend *be, error *err) {
-    bool fits = plan_total(p) <= be->memory;
+    bool fits = plan_total(p) <= be->available;
     for (int a = 0; a < PLAN_ARENAS && fits; a++) {
         if (p->bytes[a] == 0 || a == PLAN_TABLES) continue;
-        p->block[a] = be->allocate(be, p->bytes[a]);
+        p->block[a] = be->memory->allocate(be, p->bytes[a]);
         fits = p->block[a] != NULL;
     }
     if (!fits) {
         char text[128], available[16];
-        log_bytes(available, (double)be->memory);
+        log_bytes(available, (double)be->available);
         plan_release(p, be);
         return error_set(err, "the model does not fit on %s: %s, %s free", be->device,
                          plan_text(p, text), available);
@@ -63,7 +63,7 @@ bool plan_commit(plan *p, backend *be, error *err) {
 
 void plan_release(plan *p, backend *be) {
     for (int a = 0; a < PLAN_ARENAS; a++) {
-        if (p->block[a]) be->release(be, p->block[a]);
+        if (p->block[a]) be->memory->release(be, p->block[a]);
         p->block[a] = NULL;
     }
     free(p->requests);

@@ -9,8 +9,8 @@
 
 void model_set_text(model *m, const uint8_t *bytes, const int16_t *targets) {
     size_t positions = (size_t)m->steps * (size_t)m->columns;
-    m->be->upload(m->be, m->bytes, bytes, positions);
-    if (targets) m->be->upload(m->be, m->targets, targets, positions * sizeof *targets);
+    m->be->memory->upload(m->be, m->bytes, bytes, positions);
+    if (targets) m->be->memory->upload(m->be, m->targets, targets, positions * sizeof *targets);
 }
 
 void model_set_labels(model *m, const int16_t *classes, const float *weights) {
@@ -19,18 +19,18 @@ void model_set_labels(model *m, const int16_t *classes, const float *weights) {
     const size_t positions = (size_t)m->steps * (size_t)m->columns;
     if (!to->classes) return;
     if (!classes) { /* any class, of no weight */
-        be->zero(be, to->classes, positions * sizeof *classes);
-        be->zero(be, to->weights, positions * be->real_size);
+        be->memory->zero(be, to->classes, positions * sizeof *classes);
+        be->memory->zero(be, to->weights, positions * be->real_size);
         return;
     }
-    be->upload(be, to->classes, classes, positions * sizeof *classes);
+    be->memory->upload(be, to->classes, classes, positions * sizeof *classes);
     if (be->real_size == sizeof *weights) {
-        be->upload(be, to->weights, weights, positions * sizeof *weights);
+        be->memory->upload(be, to->weights, weights, positions * sizeof *weights);
         return;
     }
     double *wide = mem_alloc(positions, sizeof *wide);
     for (size_t i = 0; i < positions; i++) wide[i] = weights[i];
-    be->upload(be, to->weights, wide, positions * sizeof *wide);
+    be->memory->upload(be, to->weights, wide, positions * sizeof *wide);
     free(wide);
 }
 
@@ -99,11 +99,12 @@ static void forward_table(model *m, model_layer *y) {
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         const input_tables *in = &y->inputs[w];
         if (!in->projected) continue;
-        be->fprop(be, m->projection_devices[w], model_operand_address(m, in->projection),
-                  model_operand_address(m, y->embedding), 1, VOCABULARY, in->projected, OPERAND);
+        be->products->fprop(be, m->projection_devices[w], model_operand_address(m, in->projection),
+                            model_operand_address(m, y->embedding), 1, VOCABULARY, in->projected,
+                            OPERAND);
     }
-    for (int i = 0; deep && i < 2; i++) be->activate(be, &y->tables[i], 0, 0);
-    be->prepare_entries(be, &y->cell);
+    for (int i = 0; deep && i < 2; i++) be->cell->activate(be, &y->tables[i], 0, 0);
+    be->cell->prepare_entries(be, &y->cell);
 }
 
 void model_prepare_tables(model *m) {
@@ -119,16 +120,17 @@ static void forward_layers(model *m, int k, bool keep, bool training) {
         if (!training) c.dropout.threshold = 0;
         if (y > 0) {
             int s = model_below_stage(&m->config, y);
-            be->fprop(be, m->devices[s], model_operand_address(m, m->stage_parameters[s].weight),
-                      output_of(m, y - 1), c.steps, c.columns, m->below, OPERAND);
+            be->products->fprop(be, m->devices[s],
+                                model_operand_address(m, m->stage_parameters[s].weight),
+                                output_of(m, y - 1), c.steps, c.columns, m->below, OPERAND);
         }
-        be->cell_forward(be, &c);
+        be->cell->forward(be, &c);
     }
 }
 
 static void forward_logits(model *m, const cell *c) {
-    m->be->fprop(m->be, m->head_device, model_operand_address(m, m->head_weight),
-                 output_of(m, m->layers - 1), c->steps, m->columns, m->logits, REAL);
+    m->be->products->fprop(m->be, m->head_device, model_operand_address(m, m->head_weight),
+                           output_of(m, m->layers - 1), c->steps, m->columns, m->logits, REAL);
 }
 
 static void forward_head(model *m, const cell *c, void *dlogits) {
@@ -146,7 +148,7 @@ static void forward_head(model *m, const cell *c, void *dlogits) {
                                .losses = (char *)m->losses + reals,
                                .dlogits = dlogits};
     forward_logits(m, c);
-    be->softmax_cross_entropy(be, &text);
+    be->update->softmax_cross_entropy(be, &text);
     if (!labels->classes) return;
     softmax_loss class = text;
     class.first = VOCABULARY;
@@ -157,18 +159,18 @@ static void forward_head(model *m, const cell *c, void *dlogits) {
     class.scale = m->label_weight;
     class.losses = (char *)labels->losses + reals;
     class.wrong = (char *)labels->wrong + reals;
-    be->softmax_cross_entropy(be, &class);
+    be->update->softmax_cross_entropy(be, &class);
 }
 
 /* Adds up the losses of all steps. */
 static void sum_losses(model *m, update_report *report) {
     const size_t positions = (size_t)m->steps * (size_t)m->columns;
     const label_arrays *labels = &m->labels;
-    m->be->sum(m->be, m->losses, positions, &report->loss);
+    m->be->update->sum(m->be, m->losses, positions, &report->loss);
     if (!labels->classes) return;
-    m->be->sum(m->be, labels->losses, positions, &report->label_loss);
-    m->be->sum(m->be, labels->weights, positions, &report->label_weight);
-    m->be->sum(m->be, labels->wrong, positions, &report->label_wrong);
+    m->be->update->sum(m->be, labels->losses, positions, &report->label_loss);
+    m->be->update->sum(m->be, labels->weights, positions, &report->label_weight);
+    m->be->update->sum(m->be, labels->wrong, positions, &report->label_wrong);
 }
 
 static void backward_table(model *m, model_layer *y) {
@@ -176,17 +178,19 @@ static void backward_table(model *m, model_layer *y) {
     const bool deep = m->config.cell == CELL_DEEP;
     void *dembedding = model_gradient_address(m, y->embedding);
     bool first = true;
-    for (int i = 0; deep && i < 2; i++) be->activate_backward(be, &y->tables[i], 0, 0);
+    for (int i = 0; deep && i < 2; i++) be->cell->activate_backward(be, &y->tables[i], 0, 0);
     for (int w = 0; w < TABLE_WIDTHS; w++) {
         const input_tables *in = &y->inputs[w];
         if (!in->projected) continue;
         const void *gradient = deep ? stage_raw_gradient(&y->tables[0].stage[0]) : in->dprojected;
-        be->wgrad(be, m->projection_devices[w], gradient, model_operand_address(m, y->embedding), 1,
-                  VOCABULARY, model_gradient_address(m, in->projection), y->cell.workspace);
-        be->dgrad(be, m->projection_devices[w], model_operand_address(m, in->projection), gradient,
-                  1, VOCABULARY, first ? dembedding : m->dembedding, REAL);
+        be->products->wgrad(be, m->projection_devices[w], gradient,
+                            model_operand_address(m, y->embedding), 1, VOCABULARY,
+                            model_gradient_address(m, in->projection), y->cell.workspace);
+        be->products->dgrad(be, m->projection_devices[w], model_operand_address(m, in->projection),
+                            gradient, 1, VOCABULARY, first ? dembedding : m->dembedding, REAL);
         if (!first) {
-            be->add(be, (size_t)m->config.embedding * VOCABULARY, dembedding, m->dembedding);
+            be->update->add(be, (size_t)m->config.embedding * VOCABULARY, dembedding,
+                            m->dembedding);
         }
         first = false;
     }
@@ -194,19 +198,19 @@ static void backward_table(model *m, model_layer *y) {
 
 static void backward_head(model *m, const cell *c) {
     backend *be = m->be;
-    be->row_sums(be, m->dlogits, c->steps, m->head_rows, m->columns,
-                 model_gradient_address(m, m->head_bias));
-    be->wgrad(be, m->head_device, m->dlogits, output_of(m, m->layers - 1), c->steps, m->columns,
-              model_gradient_address(m, m->head_weight), c->workspace);
-    be->dgrad(be, m->head_device, model_operand_address(m, m->head_weight), m->dlogits, c->steps,
-              m->columns, c->dh, OPERAND);
+    be->update->row_sums(be, m->dlogits, c->steps, m->head_rows, m->columns,
+                         model_gradient_address(m, m->head_bias));
+    be->products->wgrad(be, m->head_device, m->dlogits, output_of(m, m->layers - 1), c->steps,
+                        m->columns, model_gradient_address(m, m->head_weight), c->workspace);
+    be->products->dgrad(be, m->head_device, model_operand_address(m, m->head_weight), m->dlogits,
+                        c->steps, m->columns, c->dh, OPERAND);
 }
 
 /* Computes the gradient of the h of the layer below. */
 static void backward_below(model *m, int layer, const cell *c) {
     int s = model_below_stage(&m->config, layer), weight = m->stage_parameters[s].weight;
-    m->be->dgrad(m->be, m->devices[s], model_operand_address(m, weight), model_wgrad_of(m, s).dy,
-                 c->steps, c->columns, c->dh, OPERAND);
+    m->be->products->dgrad(m->be, m->devices[s], model_operand_address(m, weight),
+                           model_wgrad_of(m, s).dy, c->steps, c->columns, c->dh, OPERAND);
 }
 
 /* Runs the cells over segment k as outside training: without dropout, keeping only h and c of each
@@ -235,8 +239,8 @@ void model_generate(model *m, sampling *state, uint8_t *text, int count) {
     for (int i = 0; i < count; i++) {
         run_segment(m, 0, false);
         forward_logits(m, &m->layer[0].cell);
-        m->be->sample(m->be, m->logits, model_value_address(m, m->head_bias), m->batch, m->columns,
-                      state, text, m->bytes);
+        m->be->update->sample(m->be, m->logits, model_value_address(m, m->head_bias), m->batch,
+                              m->columns, state, text, m->bytes);
     }
 }
 
@@ -272,20 +276,20 @@ static void head_of_segment(model *m, int k) {
 
 static void stage_wgrad(model *m, int s, const cell *c) {
     const model_wgrad in = model_wgrad_of(m, s);
-    m->be->wgrad(m->be, m->devices[s], in.dy, in.x, c->steps, c->columns,
-                 model_gradient_address(m, m->stage_parameters[s].weight), c->workspace);
+    m->be->products->wgrad(m->be, m->devices[s], in.dy, in.x, c->steps, c->columns,
+                           model_gradient_address(m, m->stage_parameters[s].weight), c->workspace);
 }
 
 static void backward_weights(model *m, int k) {
     const cell c = segment_of(m, 0, k);
     for (int s = 0; s < model_stages(&m->config); s++) stage_wgrad(m, s, &c);
-    if (m->into == m->share) m->be->add(m->be, m->parameters.total, m->gradient, m->share);
+    if (m->into == m->share) m->be->update->add(m->be, m->parameters.total, m->gradient, m->share);
 }
 
 static void backward_segment(model *m, int k) {
     for (int y = m->layers - 1; y >= 0; y--) {
         cell c = segment_of(m, y, k);
-        m->be->cell_backward(m->be, &c);
+        m->be->cell->backward(m->be, &c);
         if (y > 0) backward_below(m, y, &c);
         backward_table(m, &m->layer[y]);
     }
@@ -301,7 +305,7 @@ static void backward_segment(model *m, int k) {
 static void begin_part(model *m, update_part part) {
     if (!m->timing) return;
     m->timing->part[m->timing->count] = part;
-    m->be->mark(m->be, m->timing->count++);
+    m->be->memory->mark(m->be, m->timing->count++);
 }
 
 /* Forward over all segments, then head and backward from the last one to the first. Only the last
@@ -332,7 +336,7 @@ static void *rounded_weights(const model *m) {
 /* After the optimiser: the operands that are no bf16 copies. */
 static void remake_operands(model *m) {
     if (m->rounded && m->be->precision != BF16) {
-        m->be->round(m->be, m->parameters.total, m->weights, m->rounded);
+        m->be->update->round(m->be, m->parameters.total, m->weights, m->rounded);
     }
     model_norm_rows(m);
 }
@@ -358,16 +362,16 @@ static void step_muon(model *m, int s) {
 void model_update(model *m) {
     if (m->timing) m->timing->count = 0;
     compute_gradient(m);
-    if (m->be->sum_ranks) m->be->sum_ranks(m->be, m->parameters.total, m->gradient);
+    if (m->be->ranks) m->be->update->sum_ranks(m->be, m->parameters.total, m->gradient);
     begin_part(m, UPDATE_OPTIMISER);
     model_norm_rows_backward(m);
-    m->be->adam(m->be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
-                m->average, rounded_weights(m), m->groups, m->arguments, m->report);
+    m->be->update->adam(m->be, m->parameters.total, m->weights, m->gradient, m->moment1, m->moment2,
+                        m->average, rounded_weights(m), m->groups, m->arguments, m->report);
     for (int s = 0; s < model_stages(&m->config); s++) {
         if (m->squares[s]) step_muon(m, s);
     }
     remake_operands(m);
-    if (m->timing) m->be->mark(m->be, m->timing->count);
+    if (m->timing) m->be->memory->mark(m->be, m->timing->count);
 }
 
 void model_gradient(model *m) {
@@ -377,7 +381,7 @@ void model_gradient(model *m) {
 
 void model_adapt(model *m) {
     model_gradient(m);
-    m->be->adapt(m->be, m->parameters.total, m->weights, m->gradient, m->average, m->moment2,
-                 rounded_weights(m), m->arguments);
+    m->be->update->adapt(m->be, m->parameters.total, m->weights, m->gradient, m->average,
+                         m->moment2, rounded_weights(m), m->arguments);
     remake_operands(m);
 }

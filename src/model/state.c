@@ -37,8 +37,8 @@ void *model_state(const model *m, model_state_kind kind, int step) {
 void model_zero_state(model *m) {
     for (int y = 0; y < m->layers; y++) {
         for (model_state_kind kind = MODEL_H; kind <= MODEL_C; kind++) {
-            m->be->zero(m->be, layer_state(m, y, kind, 0),
-                        model_plane_bytes(m, state_element(m, kind)));
+            m->be->memory->zero(m->be, layer_state(m, y, kind, 0),
+                                model_plane_bytes(m, state_element(m, kind)));
         }
     }
 }
@@ -48,7 +48,7 @@ void model_copy_state(const model *m, model_state_kind kind, float *values) {
     size_t batch = (size_t)m->batch, size = state_element(m, kind);
     char *raw = mem_alloc(hidden * columns, size);
     for (int y = 0; y < m->layers; y++) {
-        m->be->download(m->be, raw, layer_state(m, y, kind, 0), hidden * columns * size);
+        m->be->memory->download(m->be, raw, layer_state(m, y, kind, 0), hidden * columns * size);
         for (size_t u = 0; u < hidden; u++) {
             for (size_t n = 0; n < batch; n++) {
                 uint32_t bits = 0;
@@ -74,7 +74,7 @@ void model_set_state(model *m, model_state_kind kind, const float *values) {
                 memcpy(raw + (u * columns + n) * size, (char *)&bits + 4 - size, size);
             }
         }
-        m->be->upload(m->be, layer_state(m, y, kind, 0), raw, hidden * columns * size);
+        m->be->memory->upload(m->be, layer_state(m, y, kind, 0), raw, hidden * columns * size);
         values += hidden * batch;
     }
     free(raw);
@@ -82,8 +82,8 @@ void model_set_state(model *m, model_state_kind kind, const float *values) {
 
 /* Copies a layer's state between places of h and c. */
 static void copy_state(model *m, state_address to, state_address from) {
-    m->be->copy(m->be, to.h, from.h, model_plane_bytes(m, m->be->operand_size));
-    m->be->copy(m->be, to.c, from.c, model_plane_bytes(m, m->be->real_size));
+    m->be->memory->copy(m->be, to.h, from.h, model_plane_bytes(m, m->be->operand_size));
+    m->be->memory->copy(m->be, to.c, from.c, model_plane_bytes(m, m->be->real_size));
 }
 
 /* The place of a layer's state in an array of all layers' states: each one's h, then c. */

@@ -153,9 +153,10 @@ static void run_call(reader_state *s, size_t first, size_t count, uint64_t from)
         }
     }
     model_set_text(m, s->bytes, NULL);
-    be->replay(be, s->step);
-    be->download(be, s->states, model_state(m, cell ? MODEL_C : MODEL_H, 1), steps * plane);
-    be->download(be, s->logits, m->logits, steps * VOCABULARY * columns * sizeof *s->logits);
+    be->memory->replay(be, s->step);
+    be->memory->download(be, s->states, model_state(m, cell ? MODEL_C : MODEL_H, 1), steps * plane);
+    be->memory->download(be, s->logits, m->logits,
+                         steps * VOCABULARY * columns * sizeof *s->logits);
     for (size_t k = 0; k < count; k++) {
         const document *d = &s->c->documents[first + k];
         for (size_t t = 0; t < steps && from + t < d->length; t++) {
@@ -194,7 +195,7 @@ static bool run_pass(reader_state *s, error *err) {
         for (uint64_t from = 0; from < longest; from += (uint64_t)s->m->steps) {
             run_call(s, first, count, from);
         }
-        if (!s->m->be->finish(s->m->be, err)) return false;
+        if (!s->m->be->memory->finish(s->m->be, err)) return false;
         show(s, done);
     }
     return true;
@@ -270,9 +271,9 @@ bool reading_run(model *m, const corpus *c, const reading_options *how, reading 
     s.size = how->state == FEATURE_CELL ? be->real_size : be->operand_size;
     take_memory(&s);
     const parameter *bias = parameter_find(&m->parameters, "head.bias");
-    be->download(be, s.bias, (const char *)m->bound + bias->offset * be->real_size,
-                 VOCABULARY * sizeof *s.bias);
-    s.step = be->record(be, forward, m);
+    be->memory->download(be, s.bias, (const char *)m->bound + bias->offset * be->real_size,
+                         VOCABULARY * sizeof *s.bias);
+    s.step = be->memory->record(be, forward, m);
     bool done = true;
     if (how->units) {
         memcpy(r->units, how->units, (size_t)r->count * sizeof *r->units);
@@ -281,7 +282,7 @@ bool reading_run(model *m, const corpus *c, const reading_options *how, reading 
     }
     done = done && run_pass(&s, err) && check_finite(&s, err);
     if (done && r->margin) hold_by_word(&s);
-    be->recording_free(be, s.step);
+    be->memory->recording_free(be, s.step);
     free(s.pooled);
     free(s.bias);
     free(s.logits);

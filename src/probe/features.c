@@ -84,9 +84,10 @@ static void issue_step(void *argument) {
     bool cell = e->how->state == FEATURE_CELL;
     for (int p = 0; p < e->how->pools.count; p++) {
         pooling how = e->how->pools.kinds[p];
-        be->pool(be, model_state(m, cell ? MODEL_C : MODEL_H, 1), cell ? REAL : OPERAND, m->steps,
-                 (int)m->config.hidden, m->columns, how == POOL_LAST ? e->latest : e->first,
-                 e->last, how, (double *)e->pooled + (size_t)p * e->plane);
+        be->update->pool(be, model_state(m, cell ? MODEL_C : MODEL_H, 1), cell ? REAL : OPERAND,
+                         m->steps, (int)m->config.hidden, m->columns,
+                         how == POOL_LAST ? e->latest : e->first, e->last, how,
+                         (double *)e->pooled + (size_t)p * e->plane);
     }
 }
 
@@ -97,11 +98,11 @@ static void start_pooling(extractor *e, double *host) {
     for (int p = 0; p < e->how->pools.count; p++) {
         double *pooled = (double *)e->pooled + (size_t)p * e->plane;
         if (e->how->pools.kinds[p] != POOL_MAX) {
-            be->zero(be, pooled, e->plane * sizeof(double));
+            be->memory->zero(be, pooled, e->plane * sizeof(double));
             continue;
         }
         for (size_t i = 0; i < e->plane; i++) host[i] = -INFINITY;
-        be->upload(be, pooled, host, e->plane * sizeof(double));
+        be->memory->upload(be, pooled, host, e->plane * sizeof(double));
     }
 }
 
@@ -124,9 +125,9 @@ static void run_step(extractor *e, const group *g, uint64_t from) {
         e->host_latest[k] = here > 0 ? (int32_t)here - 1 : 0;
     }
     model_set_text(m, e->bytes, NULL);
-    be->upload(be, e->latest, e->host_latest, columns * sizeof *e->host_latest);
-    be->upload(be, e->last, e->host_last, columns * sizeof *e->host_last);
-    be->replay(be, e->step);
+    be->memory->upload(be, e->latest, e->host_latest, columns * sizeof *e->host_latest);
+    be->memory->upload(be, e->last, e->host_last, columns * sizeof *e->host_last);
+    be->memory->replay(be, e->step);
 }
 
 /* Bytes of the group's documents, of each at most its first `most`. */
@@ -165,7 +166,7 @@ static void run_group(extractor *e, const group *g) {
         show_progress(e, g, from + (uint64_t)e->m->steps);
     }
     size_t count = (size_t)e->how->pools.count * e->plane;
-    be->download(be, g->pooled, e->pooled, count * sizeof(double));
+    be->memory->download(be, g->pooled, e->pooled, count * sizeof(double));
 }
 
 /* ------------------------------------------------------------------------------------- rows */
@@ -252,7 +253,7 @@ static bool run_groups(extractor *e, error *err) {
         size_t count = all - i < batch ? all - i : batch;
         group g = {e->order + i, (int)count, e->host[n++ % 2]};
         run_group(e, &g);
-        going = e->m->be->finish(e->m->be, err) && hand_over(e, &g, err);
+        going = e->m->be->memory->finish(e->m->be, err) && hand_over(e, &g, err);
         e->done += bytes_of(e, g.documents, count, UINT64_MAX);
     }
     error ignored;
@@ -263,26 +264,26 @@ static bool take_memory(extractor *e, error *err) {
     backend *be = e->m->be;
     size_t columns = (size_t)e->m->columns, all = (size_t)e->how->pools.count * e->plane;
     size_t numbers = columns * sizeof(int32_t);
-    e->first = be->allocate(be, numbers);
-    e->last = be->allocate(be, numbers);
-    e->latest = be->allocate(be, numbers);
-    e->pooled = be->allocate(be, all * sizeof(double));
+    e->first = be->memory->allocate(be, numbers);
+    e->last = be->memory->allocate(be, numbers);
+    e->latest = be->memory->allocate(be, numbers);
+    e->pooled = be->memory->allocate(be, all * sizeof(double));
     for (int i = 0; i < 2; i++) e->host[i] = mem_alloc(all, sizeof *e->host[i]);
     e->rows = mem_alloc(all, sizeof *e->rows);
     e->bytes = mem_alloc((size_t)e->m->steps * columns, 1);
     e->host_latest = mem_alloc(columns, sizeof *e->host_latest);
     e->host_last = mem_alloc(columns, sizeof *e->host_last);
     bool taken = e->first && e->last && e->latest && e->pooled;
-    if (taken) be->zero(be, e->first, numbers);
+    if (taken) be->memory->zero(be, e->first, numbers);
     return taken || error_set(err, "not enough memory for features on %s", be->device);
 }
 
 static void release_memory(extractor *e) {
     backend *be = e->m->be;
-    if (e->first) be->release(be, e->first);
-    if (e->last) be->release(be, e->last);
-    if (e->latest) be->release(be, e->latest);
-    if (e->pooled) be->release(be, e->pooled);
+    if (e->first) be->memory->release(be, e->first);
+    if (e->last) be->memory->release(be, e->last);
+    if (e->latest) be->memory->release(be, e->latest);
+    if (e->pooled) be->memory->release(be, e->pooled);
     for (int i = 0; i < 2; i++) free(e->host[i]);
     free(e->rows);
     free(e->bytes);
@@ -428,9 +429,9 @@ static bool extract(extractor *e, const char *prefix, uint64_t set, error *err) 
     bool done = take_memory(e, err);
     if (done) {
         e->owner = deal(e);
-        e->step = be->record(be, issue_step, e);
+        e->step = be->memory->record(be, issue_step, e);
         done = prefix ? write_pair(e, prefix, set, err) : run_groups(e, err);
-        be->recording_free(be, e->step);
+        be->memory->recording_free(be, e->step);
         free(e->owner);
     }
     release_memory(e);

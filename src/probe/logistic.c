@@ -46,7 +46,7 @@ static size_t padded(const logistic *l, int functions) {
 static bool make_layout(logistic *l, int which, size_t rows) {
     if (rows == 0) return true;
     l->layout[which] = layout_dense((int)rows, (int)l->d->units, 1, 1);
-    l->device[which] = l->be->layout_create(l->be, l->layout[which]);
+    l->device[which] = l->be->memory->layout_create(l->be, l->layout[which]);
     return l->device[which] != NULL;
 }
 
@@ -54,13 +54,13 @@ static bool take_device_memory(logistic *l) {
     backend *be = l->be;
     size_t units = l->d->units, rows = l->resident ? l->d->rows : l->panel;
     if (!l->on_host) {
-        l->x = be->allocate(be, rows * units * sizeof(float));
+        l->x = be->memory->allocate(be, rows * units * sizeof(float));
         if (!l->x) return false;
-        if (l->resident) be->upload(be, l->x, l->d->x, rows * units * sizeof(float));
+        if (l->resident) be->memory->upload(be, l->x, l->d->x, rows * units * sizeof(float));
     }
-    l->device_w = be->allocate(be, units * l->most * sizeof(float));
-    l->device_z = be->allocate(be, l->panel * l->most * sizeof(float));
-    l->device_g = be->allocate(be, units * l->most * sizeof(float));
+    l->device_w = be->memory->allocate(be, units * l->most * sizeof(float));
+    l->device_z = be->memory->allocate(be, l->panel * l->most * sizeof(float));
+    l->device_g = be->memory->allocate(be, units * l->most * sizeof(float));
     return l->device_w && l->device_z && l->device_g && make_layout(l, 0, l->panel) &&
            make_layout(l, 1, l->d->rows % l->panel);
 }
@@ -94,10 +94,10 @@ void logistic_free(logistic *l) {
     if (!l) return;
     float *device[] = {l->x, l->device_w, l->device_z, l->device_g};
     for (size_t i = 0; i < sizeof device / sizeof device[0]; i++) {
-        if (device[i]) l->be->release(l->be, device[i]);
+        if (device[i]) l->be->memory->release(l->be, device[i]);
     }
     for (int i = 0; i < 2; i++) {
-        if (l->device[i]) l->be->layout_free(l->be, l->device[i]);
+        if (l->device[i]) l->be->memory->layout_free(l->be, l->device[i]);
         if (l->layout[i]) layout_free(l->layout[i]);
     }
     free(l->w);
@@ -122,7 +122,7 @@ static const float *panel_features(logistic *l, size_t row) {
     const float *mapped = l->d->x + row * l->d->units;
     if (l->on_host) return mapped;
     if (l->resident) return l->x + row * l->d->units;
-    l->be->upload(l->be, l->x, mapped, panel_rows(l, row) * l->d->units * sizeof(float));
+    l->be->memory->upload(l->be, l->x, mapped, panel_rows(l, row) * l->d->units * sizeof(float));
     return l->x;
 }
 
@@ -135,27 +135,27 @@ static void upload_weights(logistic *l, const double *weights, int functions) {
             l->w[u * l->columns + k] = (float)weights[k * (units + 1) + u];
         }
     }
-    l->be->upload(l->be, l->device_w, l->w, units * l->columns * sizeof(float));
+    l->be->memory->upload(l->be, l->device_w, l->w, units * l->columns * sizeof(float));
 }
 
 /* z = x w for the panel from `row` on. */
 static void multiply_panel(logistic *l, size_t row) {
     backend *be = l->be;
-    be->fprop(be, panel_layout(l, row), panel_features(l, row), l->device_w, 1, (int)l->columns,
-              l->device_z, REAL);
-    be->download(be, l->z + row * l->columns, l->device_z,
-                 panel_rows(l, row) * l->columns * sizeof(float));
+    be->products->fprop(be, panel_layout(l, row), panel_features(l, row), l->device_w, 1,
+                        (int)l->columns, l->device_z, REAL);
+    be->memory->download(be, l->z + row * l->columns, l->device_z,
+                         panel_rows(l, row) * l->columns * sizeof(float));
 }
 
 /* total += x' z for the panel from `row` on. */
 static void add_gradient(logistic *l, size_t row, int functions) {
     backend *be = l->be;
     size_t units = l->d->units;
-    be->upload(be, l->device_z, l->z + row * l->columns,
-               panel_rows(l, row) * l->columns * sizeof(float));
-    be->dgrad(be, panel_layout(l, row), panel_features(l, row), l->device_z, 1, (int)l->columns,
-              l->device_g, REAL);
-    be->download(be, l->g, l->device_g, units * l->columns * sizeof(float));
+    be->memory->upload(be, l->device_z, l->z + row * l->columns,
+                       panel_rows(l, row) * l->columns * sizeof(float));
+    be->products->dgrad(be, panel_layout(l, row), panel_features(l, row), l->device_z, 1,
+                        (int)l->columns, l->device_g, REAL);
+    be->memory->download(be, l->g, l->device_g, units * l->columns * sizeof(float));
 #pragma omp parallel for
     for (size_t u = 0; u < units; u++) {
         for (size_t i = u * l->columns; i < u * l->columns + (size_t)functions; i++) {
@@ -175,7 +175,7 @@ bool logistic_margins(logistic *l, const double *weights, int functions, double 
                 l->z[i * l->columns + k] + weights[k * (units + 1) + units];
         }
     }
-    return l->be->finish(l->be, err);
+    return l->be->memory->finish(l->be, err);
 }
 
 /* Every panel but the last consists of whole chunks. */
@@ -293,7 +293,7 @@ bool logistic_evaluate(logistic *l, const double *weights, int models, const tar
         loss[m] = total_of(l, SUM_LOSS, m * t->functions);
         curvature[m] = second / ((double)rows * t->functions);
     }
-    return l->be->finish(l->be, err);
+    return l->be->memory->finish(l->be, err);
 }
 
 /* ------------------------------------------------------------------------------------- moments */
@@ -326,7 +326,7 @@ bool logistic_moments(logistic *l, const double *weights, int functions, const i
     const targets t = {.class = class, .functions = 1};
     sweep_panels(l, weights, functions, &t, chunk_moments);
     collect_gradient(l, functions, product);
-    return l->be->finish(l->be, err);
+    return l->be->memory->finish(l->be, err);
 }
 
 /* ------------------------------------------------------------------------------------- entropy */

@@ -111,8 +111,8 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
         metadata_add_classes(entries, &used, (const char *const *)o->classes.name,
                              o->classes.count);
     }
-    bool saved =
-        m->be->finish(m->be, err) && safetensors_write(path, tensors, count, entries, used, err);
+    bool saved = m->be->memory->finish(m->be, err) &&
+                 safetensors_write(path, tensors, count, entries, used, err);
     for (int s = 0; s < model_stages(&m->config); s++) free(patterns[s]);
     free(entries);
     free(tensors);
@@ -399,7 +399,7 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
     for (int i = MODEL_KEPT; i < STATE_TENSORS; i++) {
         values[i] = gather_streams(m, i == MODEL_KEPT ? MODEL_H : MODEL_C);
     }
-    if (ranks_rank(m->be->ranks) > 0) return m->be->finish(m->be, err);
+    if (ranks_rank(m->be->ranks) > 0) return m->be->memory->finish(m->be, err);
     for (int i = 0; i < STATE_TENSORS; i++) {
         tensor *t = &tensors[i];
         *t = (tensor){.type = TENSOR_F32, .dimensions = 1};
@@ -432,8 +432,8 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
         }
         metadata_add(entries, &used, numbers[i].key, text);
     }
-    bool saved =
-        m->be->finish(m->be, err) && safetensors_write(path, tensors, count, entries, used, err);
+    bool saved = m->be->memory->finish(m->be, err) &&
+                 safetensors_write(path, tensors, count, entries, used, err);
     for (int i = 0; i < STATE_TENSORS; i++) free(values[i]);
     for (int i = STATE_TENSORS; i < count; i++) free(patterns[i - STATE_TENSORS]);
     return saved;
@@ -532,9 +532,9 @@ bool checkpoint_load_state(const safetensors *file, model *m, error *err) {
     if (!check_precision(file, be, err)) return false;
     model_load(m, values[0]);
     for (int i = 1; i < MODEL_KEPT; i++) {
-        be->upload(be, model_kept(m, i), values[i], (size_t)total * sizeof *values[0]);
+        be->memory->upload(be, model_kept(m, i), values[i], (size_t)total * sizeof *values[0]);
     }
     set_streams(m, MODEL_H, values[MODEL_KEPT], batch, before);
     set_streams(m, MODEL_C, values[MODEL_KEPT + 1], batch, before);
-    return be->finish(be, err);
+    return be->memory->finish(be, err);
 }

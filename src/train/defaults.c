@@ -150,7 +150,7 @@ bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, 
     backend *be = options_backend(&o->run, err);
     if (!be) return false;
     const bool gpu = backend_on_gpu(be);
-    be->destroy(be);
+    be->memory->destroy(be);
     const struct recipe *r = recipes;
     while (r->gpu != gpu || megabytes < r->least) r++;
     char chosen[512] = "";

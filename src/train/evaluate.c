@@ -24,7 +24,7 @@ static void forward(void *argument) {
 }
 
 recording *evaluate_record(model *m) {
-    return m->be->record(m->be, forward, m);
+    return m->be->memory->record(m->be, forward, m);
 }
 
 static void adapt(void *argument) {
@@ -32,7 +32,7 @@ static void adapt(void *argument) {
 }
 
 recording *evaluate_record_dynamic(model *m) {
-    return m->be->record(m->be, adapt, m);
+    return m->be->memory->record(m->be, adapt, m);
 }
 
 int64_t evaluate_stripes(uint64_t size) {
@@ -154,7 +154,7 @@ static void upload_rates(scorer *r) {
         arguments.gradient_scale = 1.0 / r->scored;
         if (!rates->squares_known) arguments.average = 1 - 1.0 / (double)r->learnt;
     }
-    r->m->be->upload(r->m->be, r->m->arguments, &arguments, sizeof arguments);
+    r->m->be->memory->upload(r->m->be, r->m->arguments, &arguments, sizeof arguments);
 }
 
 /* Scores the stripes; *loss is the sum over this rank's, in nats. */
@@ -162,20 +162,20 @@ static bool score(scorer *r, double *loss, error *err) {
     model *m = r->m;
     backend *be = m->be;
     update_report *sum = r->rates ? m->report : m->evaluation;
-    be->zero(be, sum, sizeof *sum);
+    be->memory->zero(be, sum, sizeof *sum);
     model_zero_state(m);
     for (uint64_t from = 0; from < r->longest; from += (uint64_t)m->steps) {
         if (ranks_stop(be->ranks) && !stop_check(err)) return false;
         fill(r, from);
         model_set_text(m, r->bytes, r->targets);
         if (r->rates) upload_rates(r);
-        be->replay(be, r->forward);
+        be->memory->replay(be, r->forward);
         const uint64_t left = r->longest - from;
         r->done += left < (uint64_t)m->steps ? left : (uint64_t)m->steps;
         show(r);
     }
     update_report report;
-    be->download(be, &report, sum, sizeof report);
+    be->memory->download(be, &report, sum, sizeof report);
     *loss = report.loss;
     return true;
 }
@@ -217,7 +217,7 @@ static bool evaluate_once(model *m, recording *pass, const sequence *s, uint64_t
     double loss = 0;
     bool done = score(&r, &loss, err);
     ranks_sum(be->ranks, &loss, 1);
-    done = done && be->finish(be, err) && set_result(&r, loss, result, err);
+    done = done && be->memory->finish(be, err) && set_result(&r, loss, result, err);
     end(&r);
     free(stripes);
     return done;
@@ -326,7 +326,7 @@ bool evaluate_text(model *m, recording *forward, const sequence *s, uint64_t lim
         r.longest = longest_of(stripes, count);
         done = score(&r, &losses[i], err);
     }
-    done = be->finish(be, err) && done;
+    done = be->memory->finish(be, err) && done;
     if (done) done = set_result(&r, sum_in_order(among, losses, minibatches), result, err);
     end(&r);
     free(losses);

@@ -58,7 +58,7 @@ static void run_group(const reader_group *g, recording *forward) {
         fill(g, from);
         model_set_text(m, g->bytes, g->targets);
         model_set_labels(m, g->classes, g->weights);
-        m->be->replay(m->be, forward);
+        m->be->memory->replay(m->be, forward);
     }
 }
 
@@ -79,7 +79,7 @@ bool evaluate_classes(model *m, recording *forward, const corpus *c, class_evalu
                       .weights = mem_alloc(positions, sizeof *g.weights)};
     bool going = true;
     memset(g.targets, -1, positions * sizeof *g.targets);
-    be->zero(be, m->evaluation, sizeof *m->evaluation);
+    be->memory->zero(be, m->evaluation, sizeof *m->evaluation);
     for (size_t i = 0; i < count && going; i += batch) {
         const int64_t left = (int64_t)(count - i) - before;
         g.documents = order + i + (left > 0 ? before : 0);
@@ -88,7 +88,7 @@ bool evaluate_classes(model *m, recording *forward, const corpus *c, class_evalu
         going = !ranks_stop(be->ranks) || stop_check(err);
     }
     update_report report;
-    be->download(be, &report, m->evaluation, sizeof report);
+    be->memory->download(be, &report, m->evaluation, sizeof report);
     double sums[] = {report.label_loss, report.label_weight, report.label_wrong};
     ranks_sum(be->ranks, sums, 3);
     *result = (class_evaluation){.loss = sums[0] / sums[1],
@@ -100,6 +100,6 @@ bool evaluate_classes(model *m, recording *forward, const corpus *c, class_evalu
     free(g.classes);
     free(g.weights);
     free(order);
-    return going && be->finish(be, err) &&
+    return going && be->memory->finish(be, err) &&
            (isfinite(result->loss) || error_set(err, "the loss of the labels is not finite"));
 }

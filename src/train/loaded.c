@@ -82,6 +82,6 @@ bool loaded_load(loaded_model *loaded, const char *path, const overrides *given,
 
 void loaded_free(loaded_model *loaded) {
     model_free(loaded->m);
-    if (loaded->be) loaded->be->destroy(loaded->be);
+    if (loaded->be) loaded->be->memory->destroy(loaded->be);
     checkpoint_close(&loaded->checkpoint);
 }

@@ -494,7 +494,7 @@ static backend *same_kind(backend *be, ranks *r, error *err) {
     if (!be || !r) return be;
     const int64_t kind = backend_on_gpu(be) << 8 | (int)be->precision;
     if (ranks_same(r, kind, "its device or precision", err)) return be;
-    be->destroy(be);
+    be->memory->destroy(be);
     return NULL;
 }
 

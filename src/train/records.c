@@ -19,8 +19,8 @@
 
 /* Reads the devices' reports; fails where an update was not finite. */
 static bool read_report(trainer *tr, update_report *report, error *err) {
-    tr->be->download(tr->be, report, tr->m->report, sizeof *report);
-    if (!tr->be->finish(tr->be, err)) return false;
+    tr->be->memory->download(tr->be, report, tr->m->report, sizeof *report);
+    if (!tr->be->memory->finish(tr->be, err)) return false;
     double sums[] = {report->loss, report->label_loss, report->label_weight, report->failed};
     ranks_sum(tr->ranks, sums, 4);
     report->loss = sums[0];
@@ -111,7 +111,7 @@ bool trainer_log_metrics(trainer *tr, error *err) {
     tr->records.trained_bpc = bpc;
     s->loss_updates = 0;
     s->validated = false;
-    tr->be->zero(tr->be, tr->m->report, sizeof report);
+    tr->be->memory->zero(tr->be, tr->m->report, sizeof report);
     show_progress(tr, bpc, lr);
     trainer_clock_start(tr);
     return true;

@@ -169,7 +169,7 @@ static bool create_model(trainer *tr, error *err) {
         created = tr->m != NULL;
         if (created) model_initialise(tr->m);
     }
-    return created && tr->be->finish(tr->be, err) && same_model(tr, err);
+    return created && tr->be->memory->finish(tr->be, err) && same_model(tr, err);
 }
 
 static int64_t labels_of(const trainer *tr, const corpus *c) {
@@ -234,7 +234,7 @@ static void load_report(trainer *tr) {
         report.label_loss = s->label_loss;
         report.label_weight = s->label_weight;
     }
-    if (tr->run.resumed) tr->be->upload(tr->be, tr->m->report, &report, sizeof report);
+    if (tr->run.resumed) tr->be->memory->upload(tr->be, tr->m->report, &report, sizeof report);
 }
 
 /* Says that the learning rate jumps where the run is to end at another step than before. */
@@ -377,7 +377,7 @@ bool trainer_set_up(trainer *tr, error *err) {
     if (!read_data(tr, err) || !open_state(tr, err)) return false;
     if (!go_on(tr, err)) return false;
     tr->be = options_backend(&tr->o->run, err);
-    if (!tr->be || (tr->ranks && !tr->be->join(tr->be, tr->ranks, err))) return false;
+    if (!tr->be || (tr->ranks && !tr->be->update->join(tr->be, tr->ranks, err))) return false;
     if (!create_model(tr, err) || !go_on(tr, err)) return false;
     load_report(tr);
     set_end(tr);

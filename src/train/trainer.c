@@ -30,7 +30,7 @@ void trainer_clock_start(trainer *tr) {
 }
 
 bool trainer_clock_stop(trainer *tr, error *err) {
-    bool done = tr->be->finish(tr->be, err);
+    bool done = tr->be->memory->finish(tr->be, err);
     const double now = clock_of_ranks(tr);
     tr->state.seconds += now - tr->segment_start;
     tr->segment_start = now;
@@ -71,8 +71,8 @@ void train_step(model *m, recording *update, const minibatch *batch, const train
     model_drop_input(m, arguments.update, batch->inputs);
     model_set_text(m, batch->inputs, batch->targets);
     model_set_labels(m, batch->classes, batch->weights);
-    m->be->upload(m->be, m->arguments, &arguments, sizeof arguments);
-    m->be->replay(m->be, update);
+    m->be->memory->upload(m->be, m->arguments, &arguments, sizeof arguments);
+    m->be->memory->replay(m->be, update);
 }
 
 /* What validation and saving will take, by what they took; before that, as if a byte took a third
@@ -123,7 +123,7 @@ static bool plan_steps(trainer *tr, error *err) {
 }
 
 static void drop_recording(const trainer *tr, recording **r) {
-    if (*r) tr->be->recording_free(tr->be, *r);
+    if (*r) tr->be->memory->recording_free(tr->be, *r);
     *r = NULL;
 }
 
@@ -183,7 +183,7 @@ static bool run_updates(trainer *tr, error *err) {
     reader *r = reader_start(tr->train, tr->streams, m->columns, m->steps,
                              (uint64_t)tr->o->model.seed, (uint64_t)s->step);
     bool done = true;
-    tr->update = tr->be->record(tr->be, issue_update, m);
+    tr->update = tr->be->memory->record(tr->be, issue_update, m);
     trainer_clock_start(tr);
     tr->plan.began = tr->segment_start - s->elapsed;
     tr->records.saved = tr->segment_start;
@@ -246,7 +246,7 @@ static void tear_down(trainer *tr) {
     drop_recording(tr, &tr->update);
     drop_recording(tr, &tr->evaluation);
     model_free(tr->m);
-    if (tr->be) tr->be->destroy(tr->be);
+    if (tr->be) tr->be->memory->destroy(tr->be);
     if (tr->valid_text) sequence_free(tr->valid_text);
     if (tr->valid) corpus_free(tr->valid);
     if (tr->train) corpus_free(tr->train);

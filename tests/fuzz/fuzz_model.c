@@ -18,7 +18,7 @@ static sequence *bytes;
 static void release(void) {
     sequence_free(bytes);
     corpus_free(text);
-    be->destroy(be);
+    be->memory->destroy(be);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (evaluate(m, forward, bytes, 0, false, false, &e, &err)) {
             require(e.bpc >= 0 && e.bytes == 15, "a score that cannot be");
         }
-        be->recording_free(be, forward);
+        be->memory->recording_free(be, forward);
         model_free(m);
     }
     checkpoint_close(&c);

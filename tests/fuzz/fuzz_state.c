@@ -14,7 +14,7 @@ static model *m;
 
 static void release(void) {
     model_free(m);
-    be->destroy(be);
+    be->memory->destroy(be);
     options_free(&o);
 }
 

@@ -4,8 +4,8 @@
 
 #include "device/fixed_sums.h"
 
-void cuda_cell_forward(backend *be, const cell *c);
-void cuda_cell_backward(backend *be, const cell *c);
+extern const cell_operations cuda_cell;
+
 void cuda_prepare_entries(backend *be, const cell *c);
 void cuda_activate(backend *be, const cell *c, int s, int t);
 void cuda_activate_backward(backend *be, const cell *c, int s, int t);

@@ -151,7 +151,7 @@ template <typename S> static void launch_shape(backend *be, hub_arguments &p, bo
     const int all = X_SLOTS + MORE_SLOTS, streamed = p.chunks - p.held;
     const bool more = streamed == 0 || (streamed == 1 && p.chunks * S::GROUPS % all == 0);
     p.x_slots = !backward && more ? all : X_SLOTS;
-    be->zero(be, p.counters, COUNTERS * COUNTER_WORDS * sizeof *p.counters);
+    be->memory->zero(be, p.counters, COUNTERS * COUNTER_WORDS * sizeof *p.counters);
     cuda_launch(be, backward ? "cell backward" : "cell forward", false,
                 backward ? hubs_kernel<S, true> : hubs_kernel<S, false>, dim3(p.hidden / S::U),
                 S::THREADS + GROUP, (size_t)S::BYTES, p);

@@ -24,8 +24,12 @@ static void gates_backward_early(backend *be, const cell *c, int t) {
     gates_backward_run(be, c, t, true);
 }
 
-static const step_operations between = {activate_run, gates_early, activate_backward_run,
-                                        gates_backward_early};
+static const cell_operations between = {
+    .activate = activate_run,
+    .activate_backward = activate_backward_run,
+    .gates = gates_early,
+    .gates_backward = gates_backward_early,
+};
 
 static const char *kernels_of_steps(const cell *c) {
     return c->stages == 1 ? "products, the gates' kernel"
@@ -45,7 +49,7 @@ static void explain_cell(backend *be, const cell *c, const char *direction, cons
     cuda_explain(be, text);
 }
 
-void cuda_cell_forward(backend *be, const cell *c) {
+static void forward(backend *be, const cell *c) {
     const char *lacks = hubs_lack(be, c);
     if (cuda_of(be)->explained) {
         explain_cell(be, c, "forward", lacks ? kernels_of_steps(c) : "hubs", "hubs", lacks);
@@ -58,7 +62,7 @@ void cuda_cell_forward(backend *be, const cell *c) {
     cell_forward_steps(be, c, &between);
 }
 
-void cuda_cell_backward(backend *be, const cell *c) {
+static void backward(backend *be, const cell *c) {
     const char *lacks = hubs_lack(be, c);
     if (cuda_of(be)->explained) {
         explain_cell(be, c, "backward", lacks ? kernels_of_steps(c) : "hubs", NULL, NULL);
@@ -73,3 +77,16 @@ void cuda_cell_backward(backend *be, const cell *c) {
         if (c->stage[s].table_use != TABLE_NONE) cuda_table_backward(be, c, s);
     }
 }
+
+const cell_operations cuda_cell = {
+    .forward = forward,
+    .backward = backward,
+    .prepare_entries = cuda_prepare_entries,
+    .activate = cuda_activate,
+    .activate_backward = cuda_activate_backward,
+    .gates = cuda_gates,
+    .gates_backward = cuda_gates_backward,
+    .table_backward = cuda_table_backward,
+    .add_rows = cuda_add_rows,
+    .sums_bytes = cuda_sums_bytes,
+};

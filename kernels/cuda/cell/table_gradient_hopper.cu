@@ -207,7 +207,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 }
 
 bool table_gradient_hopper_takes(const backend *be, const stage *g) {
-    return cuda_of((backend *)(uintptr_t)be)->hopper && be->precision == BF16 &&
+    return cuda_of(be)->hopper && be->precision == BF16 &&
            (g->gates == 1 ? g->units : g->block) % g->table_stride == 0;
 }
 

@@ -86,6 +86,10 @@ static inline cuda_backend *cuda_of(backend *be) {
     return (cuda_backend *)be;
 }
 
+static inline const cuda_backend *cuda_of(const backend *be) {
+    return (const cuda_backend *)be;
+}
+
 /* Of a power of two. */
 static inline int log2_of(int power) {
     int log = 0;

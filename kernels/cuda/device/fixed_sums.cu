@@ -9,5 +9,5 @@ size_t cuda_sums_bytes(backend *be, int gates, int columns) {
 }
 
 void cuda_zero_sums(backend *be, void *sums, int gates, int columns) {
-    be->zero(be, sums, cuda_sums_bytes(be, gates, columns));
+    be->memory->zero(be, sums, cuda_sums_bytes(be, gates, columns));
 }

@@ -14,7 +14,7 @@ static void keep(device_layout *device, void *block, bool on_device) {
 }
 
 void *layout_device_block(backend *be, device_layout *device, size_t bytes) {
-    void *block = be->allocate(be, bytes);
+    void *block = be->memory->allocate(be, bytes);
     if (!block) {
         cuda_ok(be, cudaErrorMemoryAllocation, "layout");
         return NULL;
@@ -37,7 +37,7 @@ static void *plan_host(planner *gpu, size_t bytes) {
 static void *plan_table(planner *gpu, const void *table, size_t bytes) {
     const cuda_planner *own = (const cuda_planner *)gpu;
     void *copied = layout_device_block(own->be, own->device, bytes);
-    if (copied && table) own->be->upload(own->be, copied, table, bytes);
+    if (copied && table) own->be->memory->upload(own->be, copied, table, bytes);
     return copied;
 }
 
@@ -46,7 +46,7 @@ static partial_sums plan_partial(planner *gpu, const char *kernel, size_t slots,
     partial_sums p = {(float *)plan_table(gpu, NULL, slots * floats * sizeof(float)),
                       (int *)plan_table(gpu, NULL, slots * sizeof(int)),
                       cuda_stuck_word(own->be, kernel)};
-    if (p.full) own->be->zero(own->be, p.full, slots * sizeof *p.full);
+    if (p.full) own->be->memory->zero(own->be, p.full, slots * sizeof *p.full);
     return p;
 }
 
@@ -90,7 +90,7 @@ void cuda_layout_free(backend *be, device_layout *device) {
     if (!device) return;
     for (int i = 0; i < device->block_count; i++) {
         if (device->blocks[i].on_device) {
-            be->release(be, device->blocks[i].block);
+            be->memory->release(be, device->blocks[i].block);
         } else {
             free(device->blocks[i].block);
         }
@@ -101,12 +101,12 @@ void cuda_layout_free(backend *be, device_layout *device) {
 
 static int *copy_map(backend *be, const int *map, int positions, int taps) {
     const size_t bytes = (size_t)positions * (size_t)taps * sizeof *map;
-    void *copied = be->allocate(be, bytes);
+    void *copied = be->memory->allocate(be, bytes);
     if (!copied) {
         cuda_ok(be, cudaErrorMemoryAllocation, "a convolution's taps");
         return NULL;
     }
-    be->upload(be, copied, map, bytes);
+    be->memory->upload(be, copied, map, bytes);
     return (int *)copied;
 }
 
@@ -120,7 +120,7 @@ tap_table *cuda_taps_create(backend *be, const tap_table *host) {
 
 void cuda_taps_free(backend *be, tap_table *on_device) {
     if (!on_device) return;
-    be->release(be, on_device->source);
-    be->release(be, on_device->target);
+    be->memory->release(be, on_device->source);
+    be->memory->release(be, on_device->target);
     free(on_device);
 }

@@ -34,7 +34,7 @@ static bool is_sparse(const layout *l) {
 }
 
 /* Coupled gates have the portable kernels alone in blocks below 32, and for few columns. */
-static bool is_sparse_of_powers(const layout *l) {
+static bool is_sparse_uncoupled(const layout *l) {
     return is_sparse(l) && l->gates != COUPLED_GATES;
 }
 
@@ -64,7 +64,7 @@ static bool has_many_rows(const layout *l) {
 
 /* Blocks have numbers of 24 bits, nodes with their gates of 16. */
 static bool has_small_blocks(const layout *l) {
-    return is_sparse_of_powers(l) && l->in_block < 32 &&
+    return is_sparse_uncoupled(l) && l->in_block < 32 &&
            (long long)l->blocks * l->gates < 1 << 24 && l->in_nodes * l->gates < 0xFFFF &&
            l->out_nodes * l->gates < 0xFFFF;
 }
@@ -109,7 +109,7 @@ static const layout_condition
     dense =              {"a dense W", layout_is_dense},
     dense_even =         {"a dense W with an even number of columns", is_dense_even},
     sparse =             {"a block-sparse W", is_sparse},
-    sparse_of_powers =   {"a block-sparse W of one or four gates", is_sparse_of_powers},
+    sparse_uncoupled =   {"a block-sparse W of one or four gates", is_sparse_uncoupled},
     blocks_from_32 =     {"blocks from 32 on", has_blocks_from_32},
     one_gate =           {"one gate in blocks from 32 on", has_one_gate},
     many_rows =          {"several gates in blocks from 32 on, or blocks of 128", has_many_rows},
@@ -173,7 +173,7 @@ static const product_kernel kernels[] = {
         &blocks_of_8_and_16, &all_calls,         &all_calls,
         wgrad_small_blocks_plan, wgrad_small_blocks_run},
     {"few_columns",         F | D,     ANY_GPU, IN_BF16,
-        &sparse_of_powers,   &one_step,          &up_to_128,
+        &sparse_uncoupled,   &one_step,          &up_to_128,
         few_columns_plan,        few_columns_run},
     {"portable_bf16",       F | D | TAPS, ANY_GPU, IN_BF16,
         &sparse,             &all_calls,         &all_calls,
@@ -193,13 +193,12 @@ static_assert((int)KERNELS <= (int)MOST_KERNELS, "a layout has a plan for each")
 /* ------------------------------------------------------------------------------- choice */
 
 static bool serves(const backend *be, const product_kernel *k) {
-    return (k->gpu == ANY_GPU || cuda_of((backend *)(uintptr_t)be)->hopper) &&
-           k->precisions & ONLY(be->precision);
+    return (k->gpu == ANY_GPU || cuda_of(be)->hopper) && k->precisions & ONLY(be->precision);
 }
 
 /* Whether a product of this kind with this W must be computed by the kernel that was forced. */
 static bool is_forced(const backend *be, const layout *l, operation op) {
-    const char *name = cuda_of((backend *)(uintptr_t)be)->kernel;
+    const char *name = cuda_of(be)->kernel;
     for (int i = 0; name && is_sparse(l) && i < KERNELS; i++) {
         if (!strcmp(kernels[i].name, name) && kernels[i].operations & ONLY(op)) return true;
     }
@@ -207,7 +206,7 @@ static bool is_forced(const backend *be, const layout *l, operation op) {
 }
 
 static bool is_named(const backend *be, const product_kernel *k) {
-    return !strcmp(k->name, cuda_of((backend *)(uintptr_t)be)->kernel);
+    return !strcmp(k->name, cuda_of(be)->kernel);
 }
 
 static bool holds(const call_condition *condition, const device_layout *device, const void *plan,
@@ -284,7 +283,7 @@ bool products_force(backend *be, const char *name, error *err) {
 static bool refuse(const backend *be, const layout *l, const product_call *c, error *err) {
     char names[400], who[80] = "no kernel takes";
     if (is_forced(be, l, c->op)) {
-        const char *name = cuda_of((backend *)(uintptr_t)be)->kernel;
+        const char *name = cuda_of(be)->kernel;
         snprintf(who, sizeof who, "kernel %s does not take", name);
     }
     return error_set(err,
@@ -337,47 +336,47 @@ static void make_product(backend *be, const device_layout *device, const product
     cuda_launched(be, operation_names[c->op]);
 }
 
-void cuda_fprop(backend *be, const device_layout *device, const void *w, const void *x, int steps,
-                int columns, void *y, element type) {
+static void fprop(backend *be, const device_layout *device, const void *w, const void *x, int steps,
+                  int columns, void *y, element type) {
     product_call c = {FPROP, steps, columns, type, w, x, y};
     if (be->precision != BF16) c.type = OPERAND;
     make_product(be, device, &c);
 }
 
-void cuda_dgrad(backend *be, const device_layout *device, const void *w, const void *dy, int steps,
-                int columns, void *dx, element type) {
+static void dgrad(backend *be, const device_layout *device, const void *w, const void *dy,
+                  int steps, int columns, void *dx, element type) {
     product_call c = {DGRAD, steps, columns, type, w, dy, dx};
     if (be->precision != BF16) c.type = OPERAND;
     make_product(be, device, &c);
 }
 
-void cuda_wgrad(backend *be, const device_layout *device, const void *dy, const void *x, int steps,
-                int columns, void *dw, void *workspace) {
+static void wgrad(backend *be, const device_layout *device, const void *dy, const void *x,
+                  int steps, int columns, void *dw, void *workspace) {
     const product_call c = {WGRAD, steps, columns, REAL, dy, x, dw, workspace};
     make_product(be, device, &c);
 }
 
-void cuda_conv_fprop(backend *be, const device_layout *device, const tap_table *taps, const void *w,
-                     const void *x, int columns, void *y) {
+static void conv_fprop(backend *be, const device_layout *device, const tap_table *taps,
+                       const void *w, const void *x, int columns, void *y) {
     const product_call c = {FPROP, taps->out_positions, columns, OPERAND, w, x, y, NULL, taps};
     make_product(be, device, &c);
 }
 
-void cuda_conv_dgrad(backend *be, const device_layout *device, const tap_table *taps, const void *w,
-                     const void *dy, int columns, void *dx) {
+static void conv_dgrad(backend *be, const device_layout *device, const tap_table *taps,
+                       const void *w, const void *dy, int columns, void *dx) {
     const product_call c = {DGRAD, taps->in_positions, columns, OPERAND, w, dy, dx, NULL, taps};
     make_product(be, device, &c);
 }
 
-void cuda_conv_wgrad(backend *be, const device_layout *device, const tap_table *taps,
-                     const void *dy, const void *x, int columns, void *dw) {
+static void conv_wgrad(backend *be, const device_layout *device, const tap_table *taps,
+                       const void *dy, const void *x, int columns, void *dw) {
     const product_call c = {WGRAD, taps->out_positions, columns, REAL, dy, x, dw, NULL, taps};
     make_product(be, device, &c);
 }
 
 /* cuBLAS sums over one dimension, so operands of several steps, or with a stride, are packed first;
  * see pack_steps in cublas.cu. */
-size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns) {
+static size_t wgrad_workspace(backend *be, const layout *l, int steps, int columns) {
     device_layout device = {*l};
     const product_call c = {WGRAD, steps, columns, REAL};
     if (is_sparse(l) || kernels[find_kernel(be, &device, &c)].run != cublas_run) return 0;
@@ -385,3 +384,13 @@ size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns
     return be->operand_size * (layout_rows(l) + (size_t)l->in_block) * (size_t)steps *
            (size_t)columns;
 }
+
+const product_operations cuda_products = {
+    .fprop = fprop,
+    .dgrad = dgrad,
+    .wgrad = wgrad,
+    .conv_fprop = conv_fprop,
+    .conv_dgrad = conv_dgrad,
+    .conv_wgrad = conv_wgrad,
+    .wgrad_workspace = wgrad_workspace,
+};

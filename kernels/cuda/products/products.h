@@ -39,21 +39,8 @@ const char *product_kernel_name(backend *be, const device_layout *device, const 
  * precision. */
 bool products_force(backend *be, const char *name, error *err);
 
-/* The operations of ops.h. */
-void cuda_fprop(backend *be, const device_layout *l, const void *w, const void *x, int steps,
-                int columns, void *y, element type);
-void cuda_dgrad(backend *be, const device_layout *l, const void *w, const void *dy, int steps,
-                int columns, void *dx, element type);
-void cuda_wgrad(backend *be, const device_layout *l, const void *dy, const void *x, int steps,
-                int columns, void *dw, void *workspace);
-void cuda_transpose(backend *be, void *target, const void *source, int rows, int columns);
-size_t cuda_wgrad_workspace(backend *be, const layout *l, int steps, int columns);
+extern const product_operations cuda_products; /* see ops.h */
 
-void cuda_conv_fprop(backend *be, const device_layout *l, const tap_table *taps, const void *w,
-                     const void *x, int columns, void *y);
-void cuda_conv_dgrad(backend *be, const device_layout *l, const tap_table *taps, const void *w,
-                     const void *dy, int columns, void *dx);
-void cuda_conv_wgrad(backend *be, const device_layout *l, const tap_table *taps, const void *dy,
-                     const void *x, int columns, void *dw);
+void cuda_transpose(backend *be, void *target, const void *source, int rows, int columns);
 
 #endif

@@ -125,10 +125,29 @@ static __global__ void round_kernel(size_t count, const float *from, bf16 *to) {
 void cuda_round(backend *be, size_t count, const void *weights, void *operands) {
     cuda_weights_change(be);
     if (be->precision != BF16) {
-        if (operands != weights) be->copy(be, operands, weights, count * sizeof(float));
+        if (operands != weights) be->memory->copy(be, operands, weights, count * sizeof(float));
         return;
     }
     round_kernel<<<(unsigned)((count + 255) / 256), 256, 0, cuda_of(be)->stream>>>(
         count, (const float *)weights, (bf16 *)operands);
     cuda_launched(be, "round");
 }
+
+const update_operations cuda_update = {
+    .softmax_cross_entropy = cuda_softmax_cross_entropy,
+    .sample = cuda_sample,
+    .row_sums = cuda_row_sums,
+    .add = cuda_add,
+    .sum = cuda_sum,
+    .pool = cuda_pool,
+    .norm_rows = cuda_norm_rows,
+    .norm_rows_backward = cuda_norm_rows_backward,
+    .adam = cuda_adam,
+    .muon_direction = cuda_muon_direction,
+    .muon_polynomial = cuda_muon_polynomial,
+    .muon_apply = cuda_muon_apply,
+    .adapt = cuda_adapt,
+    .join = cuda_join,
+    .sum_ranks = cuda_sum_ranks,
+    .round = cuda_round,
+};

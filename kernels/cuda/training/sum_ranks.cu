@@ -14,7 +14,7 @@
  *
  * The library is opened when it is needed, so that the program runs without it. What is declared
  * here is NCCL 2's interface, which has not changed since 2.0. */
-#include "training/sum_ranks.h"
+#include "training/training.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -88,7 +88,7 @@ static bool nccl_ok(backend *be, int status, const char *what) {
     return cuda_fail(be, "NCCL: %s: %s", what, nccl.error_string(status));
 }
 
-static void sum_ranks(backend *be, size_t count, void *values) {
+void cuda_sum_ranks(backend *be, size_t count, void *values) {
     cuda_backend *cuda = cuda_of(be);
     cuda_weights_change(be);
     if (*cuda->failure) return;
@@ -107,15 +107,14 @@ static bool connect_ranks(backend *be, ranks *ranks, error *err) {
     if (!*cuda->failure) {
         nccl_ok(be, nccl.init(&cuda->ranks, ranks->count, id, ranks->rank), "connect the ranks");
     }
-    be->zero(be, cuda->partial, REDUCTION_BLOCKS * sizeof *cuda->partial);
-    sum_ranks(be, REDUCTION_BLOCKS, cuda->partial);
-    return be->finish(be, err);
+    be->memory->zero(be, cuda->partial, REDUCTION_BLOCKS * sizeof *cuda->partial);
+    cuda_sum_ranks(be, REDUCTION_BLOCKS, cuda->partial);
+    return be->memory->finish(be, err);
 }
 
 bool cuda_join(backend *be, ranks *ranks, error *err) {
     if (!open_library(err)) return false;
     be->ranks = ranks;
-    be->sum_ranks = sum_ranks;
     return connect_ranks(be, ranks, err);
 }
 

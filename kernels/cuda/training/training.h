@@ -11,6 +11,8 @@ typedef struct adam_factors {
     int apply;
 } adam_factors;
 
+extern const update_operations cuda_update; /* see adam.cu */
+
 void cuda_softmax_cross_entropy(backend *be, const softmax_loss *s);
 void cuda_sample(backend *be, const void *logits, const void *bias, int streams, int columns,
                  sampling *state, uint8_t *text, uint8_t *bytes);
@@ -37,5 +39,10 @@ void cuda_muon_apply(backend *be, const muon_matrix *w, const void *direction,
 void cuda_adapt(backend *be, size_t count, void *weights, const void *gradient, const void *trained,
                 void *squares, void *operands, const update_arguments *arguments);
 void cuda_round(backend *be, size_t count, const void *weights, void *operands);
+
+/* Sums over ranks by NCCL; cuda_leave ends its part, if it was joined. */
+bool cuda_join(backend *be, ranks *ranks, error *err);
+void cuda_sum_ranks(backend *be, size_t count, void *values);
+void cuda_leave(backend *be);
 
 #endif

@@ -24,8 +24,8 @@ static void dgrad(backend *be, const layout *l, const product_call *c) {
     size_t inputs = layout_inputs(l) * (size_t)c->columns;
     cudaDataType from = operand_type(be), to = c->type == REAL ? CUDA_R_32F : from;
     if (l->in_stride > 1) {
-        be->zero(be, c->out,
-                 inputs * c->steps * (c->type == REAL ? be->real_size : be->operand_size));
+        be->memory->zero(be, c->out,
+                         inputs * c->steps * (c->type == REAL ? be->real_size : be->operand_size));
     }
     cublasStatus_t status = cublasGemmStridedBatchedEx(
         cuda_of(be)->blas, CUBLAS_OP_N, CUBLAS_OP_T, c->columns, rows, depth, &one, c->right, from,
