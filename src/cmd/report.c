@@ -46,7 +46,7 @@ static const cli_row rows[] = {
 };
 
 /* Everything that the report shows. */
-typedef struct material {
+typedef struct contents {
     char *path; /* of the checkpoint */
     checkpoint checkpoint;
     curves curves;
@@ -62,7 +62,7 @@ typedef struct material {
     reading reading;
     show_part show;
     uint8_t *sample;
-} material;
+} contents;
 
 /* Warns that something the user did not ask for is left out because it does not fit. Returns true.
  */
@@ -75,7 +75,7 @@ static int pools_of(const saved_probe *p) {
     return p->origin.known ? p->origin.pools.count : 1;
 }
 
-static bool open_probe(const arguments *a, material *m, error *err) {
+static bool open_probe(const arguments *a, contents *m, error *err) {
     char *prefix = a->probe ? mem_string(a->probe) : mem_format("%s/probe", a->folder);
     char *path = cli_probe_path(prefix);
     bool done = true;
@@ -92,7 +92,7 @@ static bool open_probe(const arguments *a, material *m, error *err) {
     return done;
 }
 
-static bool open_features(const arguments *a, material *m, error *err) {
+static bool open_features(const arguments *a, contents *m, error *err) {
     const checkpoint *c = &m->checkpoint;
     const saved_probe *p = m->has_probe ? &m->probe : NULL;
     const show_model model = {c->options.model.hidden,
@@ -111,7 +111,7 @@ static bool open_features(const arguments *a, material *m, error *err) {
 }
 
 /* Opens the text as training would: documents from .tsv files, other files as their bytes. */
-static bool open_text(const arguments *a, material *m, error *err) {
+static bool open_text(const arguments *a, contents *m, error *err) {
     const options *o = m->curves.runs[0].options;
     const corpus_options how = o ? o->data.reading : m->checkpoint.options.data.reading;
     m->text = a->text;
@@ -129,7 +129,7 @@ static bool open_text(const arguments *a, material *m, error *err) {
 }
 
 /* The error of always saying the commonest label of the labelled features, NaN without them. */
-static double commonest_error(const material *m) {
+static double commonest_error(const contents *m) {
     const dataset *d = &m->labelled;
     int32_t label[DATASET_MAX_CLASSES];
     size_t of_label[DATASET_MAX_CLASSES] = {0}, all = 0, most = 0, dropped;
@@ -148,7 +148,7 @@ static double commonest_error(const material *m) {
     return all ? 100 * (double)(all - most) / (double)all : NAN;
 }
 
-static bool open_material(const arguments *a, material *m, error *err) {
+static bool open_material(const arguments *a, contents *m, error *err) {
     char *folders[] = {(char *)(uintptr_t)a->folder};
     m->path = mem_format("%s/last.safetensors", a->folder);
     if (!curves_read(&m->curves, folders, 1, err)) return false;
@@ -162,7 +162,7 @@ static bool open_material(const arguments *a, material *m, error *err) {
     return true;
 }
 
-static void close_material(material *m) {
+static void close_material(contents *m) {
     free(m->sample);
     reading_free(&m->reading);
     wiring_free(&m->wiring);
@@ -175,7 +175,7 @@ static void close_material(material *m) {
     free(m->path);
 }
 
-static bool score_data(const arguments *a, material *m, error *err) {
+static bool score_data(const arguments *a, contents *m, error *err) {
     const corpus_options how = m->checkpoint.options.data.reading;
     loaded_model loaded;
     corpus *c = corpus_read(a->files.items, a->files.count, &how, err);
@@ -193,7 +193,7 @@ static bool score_data(const arguments *a, material *m, error *err) {
     return done;
 }
 
-static bool read_text(const arguments *a, material *m, error *err) {
+static bool read_text(const arguments *a, contents *m, error *err) {
     size_t units[TOP_UNITS];
     const saved_probe *p = m->has_probe && m->probe.classes <= SHOW_MAX_CLASSES ? &m->probe : NULL;
     const int64_t hidden = m->checkpoint.options.model.hidden;
@@ -223,7 +223,7 @@ static bool read_text(const arguments *a, material *m, error *err) {
 }
 
 /* Generates a text from a zero state, as smallworld generate does with these options. */
-static bool write_sample(const arguments *a, material *m, error *err) {
+static bool write_sample(const arguments *a, contents *m, error *err) {
     static const uint8_t prompt[] = {'\n', ' '};
     const generation how = {.prompt = prompt,
                             .given = sizeof prompt,
@@ -240,7 +240,7 @@ static bool write_sample(const arguments *a, material *m, error *err) {
     return done;
 }
 
-static bool write_report(const arguments *a, material *m, const char *page, const char *card,
+static bool write_report(const arguments *a, contents *m, const char *page, const char *card,
                          error *err) {
     if (a->files.count > 0 && !score_data(a, m, err)) return false;
     if (m->texts && !read_text(a, m, err)) return false;
@@ -280,7 +280,7 @@ int cmd_report(int argc, char **argv) {
     arguments a = {.sample = SAMPLE_BYTES};
     cli_parse(&command, argc, argv, &a);
     error err;
-    material *m = mem_alloc(1, sizeof *m);
+    contents *m = mem_alloc(1, sizeof *m);
     char *page = a.out ? mem_string(a.out) : mem_format("%s/report.html", a.folder);
     char *card = a.card ? mem_string(a.card) : mem_format("%s/README.md", a.folder);
     bool done = report_check_files(page, card, &err) && open_material(&a, m, &err) &&

@@ -77,7 +77,7 @@ static void check(struct argp_state *state, void *input) {
 }
 
 /* Everything that is read before the model runs. */
-typedef struct material {
+typedef struct inputs {
     corpus *texts;
     uint64_t cut; /* bytes of text that were left out */
     saved_probe probe;
@@ -86,9 +86,9 @@ typedef struct material {
     bool has_probe, has_labelled;
     size_t units[MAX_UNITS];
     reading_options how;
-} material;
+} inputs;
 
-static bool read_probe(const arguments *a, material *m, const checkpoint *c, error *err) {
+static bool read_probe(const arguments *a, inputs *m, const checkpoint *c, error *err) {
     static const origin unknown = {0};
     const char *checksum = checkpoint_checksum(c);
     cli_features chosen;
@@ -119,7 +119,7 @@ static bool read_probe(const arguments *a, material *m, const checkpoint *c, err
     return read;
 }
 
-static bool choose_units(const arguments *a, material *m, int64_t hidden, error *err) {
+static bool choose_units(const arguments *a, inputs *m, int64_t hidden, error *err) {
     m->how.count = (int)a->top;
     if (a->unit_count > 0) {
         memcpy(m->units, a->units, sizeof m->units);
@@ -142,10 +142,10 @@ static bool choose_units(const arguments *a, material *m, int64_t hidden, error 
     return true;
 }
 
-static bool read_material(const arguments *a, material *m, const checkpoint *c, error *err) {
+static bool read_material(const arguments *a, inputs *m, const checkpoint *c, error *err) {
     const options *o = &c->options;
     const corpus_options how = cli_reading(&a->documents.columns, o);
-    *m = (material){.how = {.progress = !a->json || log_is_terminal()}};
+    *m = (inputs){.how = {.progress = !a->json || log_is_terminal()}};
     if (!read_probe(a, m, c, err)) return false;
     if (a->labelled) {
         const show_model model = {o->model.hidden, m->how.state, checkpoint_checksum(c),
@@ -166,7 +166,7 @@ static bool read_material(const arguments *a, material *m, const checkpoint *c, 
     return true;
 }
 
-static void free_material(material *m) {
+static void free_material(inputs *m) {
     if (m->texts) corpus_free(m->texts);
     if (m->has_labelled) dataset_close(&m->labelled);
     origin_free(&m->origin);
@@ -191,7 +191,7 @@ static bool write_array(const char *prefix, const char *part, const char *type, 
     return written;
 }
 
-static bool write_npy(const char *prefix, const material *m, const reading *r, error *err) {
+static bool write_npy(const char *prefix, const inputs *m, const reading *r, error *err) {
     char *features = mem_format("%s.json", prefix);
     const bool taken = file_exists(features);
     free(features);
@@ -225,7 +225,7 @@ static bool write_npy(const char *prefix, const material *m, const reading *r, e
     return written;
 }
 
-static bool write_page(const arguments *a, const material *m, const reading *r, error *err) {
+static bool write_page(const arguments *a, const inputs *m, const reading *r, error *err) {
     static const char *const scripts[] = {show_js};
     const show_part part = {m->texts, r, m->has_probe ? &m->probe : NULL,
                             m->has_labelled ? &m->labelled : NULL, &m->origin};
@@ -250,7 +250,7 @@ static bool write_page(const arguments *a, const material *m, const reading *r, 
     return begun && file_commit(&writer, err);
 }
 
-static bool show(const arguments *a, reading *r, material *m, error *err) {
+static bool show(const arguments *a, reading *r, inputs *m, error *err) {
     checkpoint peek;
     loaded_model loaded;
     if (!checkpoint_open(&peek, a->checkpoint, err)) return false;
@@ -268,7 +268,7 @@ static bool show(const arguments *a, reading *r, material *m, error *err) {
            (!a->out || write_page(a, m, r, err));
 }
 
-static void report(const arguments *a, const material *m, const reading *r) {
+static void report(const arguments *a, const inputs *m, const reading *r) {
     double bits = 0;
     size_t predicted = 0;
     for (size_t p = 0; p < r->bytes; p++) {
@@ -313,7 +313,7 @@ int cmd_show(int argc, char **argv) {
     arguments a = {.top = TOP_UNITS, .features = {.state = -1}};
     cli_parse(&command, argc, argv, &a);
     error err;
-    material m = {0};
+    inputs m = {0};
     reading r = {0};
     bool done = show(&a, &r, &m, &err);
     if (done) report(&a, &m, &r);
