@@ -11,7 +11,7 @@ enum {
 
 /* Lists with most parts come first, so that each lies within a cluster; then the longest. */
 static int by_length(const void *a, const void *b) {
-    const few_columns_task *x = (const few_columns_task *)a, *y = (const few_columns_task *)b;
+    const few_columns_task *x = a, *y = b;
     if (x->log_parts != y->log_parts) return y->log_parts - x->log_parts;
     if (x->count != y->count) return y->count - x->count;
     return x->row - y->row;
@@ -57,7 +57,7 @@ static void build_tasks(planner *gpu, few_columns_tasks *made, const int *start,
 
 void *few_columns_plan(planner *gpu, const layout *l) {
     few_columns_tables *made = gpu->host(gpu, sizeof(few_columns_tables));
-    const int units = min(l->in_block, (int)MOST_UNITS), parts = l->in_block / units;
+    const int units = min(l->in_block, MOST_UNITS), parts = l->in_block / units;
     build_tasks(gpu, &made->rows, l->row_start, l->out_nodes, l->gates * parts, units, l->in_block);
     made->columns = made->rows;
     if (l->gates == 1 && layout_is_symmetric(l)) return made;

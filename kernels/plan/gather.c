@@ -32,7 +32,7 @@ typedef struct cut_part {
 
 /* The costliest parts first; those of equal cost in the order in which they were cut. */
 static int by_cost(const void *one, const void *two) {
-    const cut_part *a = (const cut_part *)one, *b = (const cut_part *)two;
+    const cut_part *a = one, *b = two;
     if (a->cost != b->cost) return a->cost < b->cost ? 1 : -1;
     return a->number - b->number;
 }
@@ -180,7 +180,7 @@ static double cost_of(const gather_lists *l, const cut_part *cut, int columns,
 static int share_parts(const cut_part *parts, int count, double most, cut_part *shared) {
     int made = 0;
     for (int i = 0; i < count; i++) {
-        const int shares = max(1, min((int)ceil(parts[i].cost / most), (int)MOST_SHARES));
+        const int shares = max(1, min((int)ceil(parts[i].cost / most), MOST_SHARES));
         for (int k = 0; k < shares && shared; k++) {
             cut_part *cut = &shared[made + k];
             *cut = parts[i];

@@ -32,7 +32,7 @@ typedef struct small_group { /* nodes that make a part */
 } small_group;
 
 static int by_sources(const void *one, const void *two) {
-    const small_group *a = (const small_group *)one, *b = (const small_group *)two;
+    const small_group *a = one, *b = two;
     return a->sources != b->sources ? b->sources - a->sources : a->first - b->first;
 }
 

@@ -74,7 +74,7 @@ static tile_lists list_tiles(const layout *l) {
 /* ------------------------------------------------------------------------------------ columns */
 
 static int by_count(const void *one, const void *two) {
-    const tile_column *a = (const tile_column *)one, *b = (const tile_column *)two;
+    const tile_column *a = one, *b = two;
     int more = __builtin_popcount(b->mask) - __builtin_popcount(a->mask);
     if (more) return more;
     if (a->mask != b->mask) return a->mask < b->mask ? -1 : 1;
@@ -184,7 +184,7 @@ static void deal_slots(const tile_lists *l, const batch *b, sampled_slot *slot) 
 static int cut_task(wgrad_one_gate_cut *p, const tile_lists *l, int row0, tile_column *columns,
                     int count, int room) {
     const int batches = p->batches;
-    const int most = min((TILES - 2 * p->group) / max(2, batches), (int)BATCH);
+    const int most = min((TILES - 2 * p->group) / max(2, batches), BATCH);
     tile_column taken[SAMPLED_BATCHES][BATCH];
     sampled_task task = {.first = p->listed};
     unsigned rows = 0;
@@ -313,7 +313,7 @@ static wgrad_one_gate_cut choose_plan(const tile_lists *l, int processors,
 /* How many of the operand tiles in shared memory are for rows. */
 static int share_tiles(const wgrad_one_gate_cut *p) {
     const int panels = TILES / max(1, p->rows + p->batches * p->inputs);
-    return max(2, min(panels, (int)RING_BATCHES)) * p->rows;
+    return max(2, min(panels, RING_BATCHES)) * p->rows;
 }
 
 /* A convolution has few tiles, and sums over many positions. The positions are split if tasks of

@@ -188,7 +188,7 @@ static int columns_of(const strip_lists *l, const strip_group *g) {
 
 /* Makes groups of as many rows as `cuts` tasks can compute, at least one row. */
 static void cut_strips(strip_plan *p, const strip_lists *l) {
-    const int most = min((int)MOST_ROWS, p->room / 2);
+    const int most = min(MOST_ROWS, p->room / 2);
     p->tasks = p->listed = p->strips = p->tiles = p->slots = 0;
     strip_group g = {0};
     for (g.row = 0; g.row < l->rows; g.row += g.rows) {
