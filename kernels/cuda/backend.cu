@@ -214,7 +214,7 @@ static const memory_operations memory = {
     .destroy = destroy,
 };
 
-static void fill_table(backend *be, precision precision) {
+static void set_tables(backend *be, precision precision) {
     be->memory = &memory;
     be->products = &cuda_products;
     be->cell = &cuda_cell;
@@ -313,7 +313,7 @@ extern "C" backend *backend_cuda(precision precision, int gpu, error *err) {
     cuda_backend *cuda = (cuda_backend *)calloc(1, sizeof *cuda);
     if (!cuda) abort();
     error forced;
-    fill_table(&cuda->table, precision);
+    set_tables(&cuda->table, precision);
     if (!set_up(&cuda->table, gpu)) {
         error_set(err, "device cuda: %s", cuda->failure);
     } else if (!products_force(&cuda->table, getenv("SMALLWORLD_KERNEL"), &forced)) {
