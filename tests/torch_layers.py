@@ -26,7 +26,7 @@ if DEVICE == "cuda" and not torch.cuda.is_available():
     print("skipped: no GPU")
     sys.exit(needs.SKIPPED)
 
-from smallworld.torch import BlockSparseConv2d, BlockSparseLinear, Error, block_sparse
+from smallworld.torch import BlockSparseConv2d, BlockSparseLinear, block_sparse
 
 torch.backends.cudnn.allow_tf32 = False  # which the dense convolutions would take
 
