@@ -65,8 +65,9 @@ typedef struct expected {
     char *met;
 } expected;
 
-/* Of gates and taps, `nodes_of` numbers belong to a node of the layout, and `sources_of` to a
- * source. Blocks have the numbers of `entry` if a number stands for all gates, else one each. */
+/* What a product's plan is to have. Its kernel may see each node of the layout as `nodes_of` nodes,
+ * one for each gate, or each source as `sources_of`, one for each gate or tap. A block of the
+ * layout then counts as that many, numbered one after another. */
 static expected expect(const layout *l, bool forward, int nodes_of, int sources_of) {
     const int each = nodes_of * sources_of, blocks = l->blocks * each;
     expected e = {blocks, mem_alloc((size_t)blocks, sizeof(int)),
@@ -268,7 +269,9 @@ static void check_tasks(const host_planner *p, const few_columns_tasks *made, co
         assert_true(parts <= made->cluster && parts <= MOST_PARTS);
         assert_int_equal(task->row % units, 0);
         assert_int_equal(task->first, start[list / tiles] + met[list]);
-        assert_int_equal(task[i % parts == 0 ? parts - 1 : 0].row, task->row);
+        /* The tasks of a list lie side by side within a cluster. */
+        assert_int_equal(made->task[i / parts * parts].row, task->row);
+        assert_int_equal(made->task[(i / parts + 1) * parts - 1].row, task->row);
         met[list] += task->count;
     }
     for (int i = 0; i < lists; i++) {
