@@ -18,7 +18,7 @@ import zlib
 from pathlib import Path
 
 import cli
-from cli import documents, settings, sized, split_safetensors, change_metadata
+from cli import documents, settings, split_safetensors, change_metadata
 import needs
 
 numpy = needs.module("numpy")
@@ -101,26 +101,6 @@ class Uses(cli.Case):
             self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "g",
                              "--batch", batch, *self.cpu)
             self.assertEqual(self.read("g.npy"), self.read("f.npy"))
-        kinds = {}
-        for state in "cell", "hidden":
-            for pool in "last", "mean", "max":
-                self.run_program("features", "m.safetensors", "--data", "some.tsv", "--out", "g",
-                                 "--state", state, "--pool", pool, *self.cpu)
-                kinds[state, pool] = numpy.load(self.folder / "g.npy")
-            for pools in ["mean", "last"], ["max", "last", "mean"]:
-                result = self.results("features", "m.safetensors", "--data", "some.tsv", "--out",
-                                      "g", "--state", state, "--pool", ",".join(pools), *self.cpu)
-                self.assertEqual(result["units"], 32 * len(pools))
-                joined = numpy.hstack([kinds[state, pool] for pool in pools])
-                numpy.testing.assert_array_equal(numpy.load(self.folder / "g.npy"), joined)
-                self.assertEqual(json.loads(self.read("g.json"))["pool"], ",".join(pools))
-        numpy.testing.assert_array_equal(
-            numpy.hstack([kinds["cell", "mean"], kinds["cell", "last"]]), features)
-        for state in "cell", "hidden":
-            self.assertTrue((kinds[state, "max"] >= kinds[state, "last"]).all())
-            self.assertTrue((kinds[state, "max"] >= kinds[state, "mean"] - 1e-6).all())
-        self.assertTrue((abs(kinds["hidden", "max"]) < 1).all())
-        self.assertTrue((kinds["cell", "max"] < 0).any())  # of a cell that is below 0 throughout
         self.write("some.tsv.xz", lzma.compress(self.read("some.tsv")))
         self.run_program("features", "m.safetensors", "--data", "some.tsv.xz", "--out", "x", *self.cpu)
         numpy.testing.assert_array_equal(numpy.load(self.folder / "x.npy"), features)
@@ -267,22 +247,6 @@ class Uses(cli.Case):
         self.assertEqual(text, f"again.safetensors: density 0.5, {result['parameters']} parameters\n")
         self.assertEqual(self.read("again.safetensors"), self.read("p.safetensors"))
 
-        # The strongest blocks stay, with their weights.
-        weights, blocks = [], []
-        for name in "m.safetensors", "p.safetensors":
-            header, data = split_safetensors(self.read(name))
-            for found, tensor, dtype in ((weights, "cell.gates.weight", "<f4"),
-                                         (blocks, "pattern.gates", "<i4")):
-                begin, end = header[tensor]["data_offsets"]
-                array = numpy.frombuffer(data[begin:end], dtype)
-                found.append(array.reshape(header[tensor]["shape"]))
-        pairs = [[tuple(pair) for pair in b.tolist()] for b in blocks]
-        norm = {pair: float((w.astype("f8") ** 2).sum()) for pair, w in zip(pairs[0], weights[0])}
-        dropped = [norm[pair] for pair in pairs[0] if pair not in pairs[1]]
-        self.assertLess(max(dropped), min(norm[pair] for pair in pairs[1] if pair[0] != pair[1]))
-        for pair, block in zip(pairs[1], weights[1]):
-            numpy.testing.assert_array_equal(block, weights[0][pairs[0].index(pair)])
-
         before = self.results("eval", "p.safetensors", "--data", "valid.tsv", *self.cpu)["bpc"]
         tuned = self.results("train", "config.yaml", "--set", "train.init=p.safetensors", "--out",
                              "tuned")
@@ -332,22 +296,6 @@ class Uses(cli.Case):
         self.refused("h.labels.npy: of other features than h.npy; export them again", *probe, "h")
         numpy.save(self.folder / "h.labels.npy", numpy.load(self.folder / "h.labels.npy"))
         self.run_program(*probe, "h")  # the user's own labels have no such number
-
-    def test_two_writers(self):
-        """Two write to one prefix. All files are by one of them; the other is refused or comes later."""
-        self.write("long.tsv", documents(sized(3000), 5))
-        self.write("else.tsv", documents(sized(3000), 6))
-        command = ["features", "m.safetensors", *self.cpu, "--out", "f", "--data"]
-        both = [self.start(*command, name) for name in ("long.tsv", "else.tsv")]
-        ends = [(process.communicate(timeout=600), process.returncode) for process in both]
-        self.assertEqual(sorted(status for _, status in ends), [0, 1], ends)
-        for (_, err), status in ends:
-            self.assertEqual("cannot write f.npy: another program is writing it" in err, bool(status))
-        written = "long.tsv" if ends[0][1] == 0 else "else.tsv"
-        files = {name: self.read(name) for name in ("f.npy", "f.labels.npy", "f.json")}
-        self.run_program(*command, written)
-        self.assertEqual(files, {name: self.read(name) for name in files})
-        self.assertEqual([path.name for path in self.folder.iterdir() if "tmp" in path.name], [])
 
     def test_memory_of_a_stranger(self):
         """The batch and bptt of a checkpoint's training do not set the memory that a short text takes."""

@@ -239,6 +239,8 @@ class Models(unittest.TestCase):
                 self.assertEqual(next(iter(likely)), said["class"])
                 for name, value in said["probability"].items():
                     self.assertAlmostEqual(likely[name], value, places=5)
+        with self.assertRaisesRegex(smallworld.Error, "a model without classes"):
+            MODEL.predict("a")
         with self.assertRaisesRegex(smallworld.Error, "m.safetensors: not a probe"):
             MODEL.predict("a", FOLDER / "m.safetensors")
         self.assertEqual(MODEL.predict([], FOLDER / "p.probe.safetensors"), [])
@@ -246,21 +248,6 @@ class Models(unittest.TestCase):
         other = smallworld.Model.load(FOLDER / "another/last.safetensors", device="cpu", threads=1)
         with self.assertRaisesRegex(smallworld.Error, "fitted on features of another checkpoint"):
             other.predict("a", FOLDER / "p.probe.safetensors")
-
-    def test_class_head(self):
-        """A model that was trained with labels says what predict says."""
-        lines = [f"{'bad good'.split()[i % 2]}\tthe {'xy'[i % 2] * (i % 7 + 1)} cat" for i in range(300)]
-        (FOLDER / "labels.tsv").write_text("".join(line + "\n" for line in lines))
-        program("train", "config.yaml", "--out", "tuned", "--set", "data.train=labels.tsv", "--set", "data.valid=null",
-                "--set", "data.valid_fraction=0.1", "--set", "train.label_weight=1", "--set", "train.steps=40")
-        theirs = program("predict", "tuned", "--text", "labels.tsv", "--device", "cpu", "--threads", "1")
-        model = smallworld.Model.load(FOLDER / "tuned/last.safetensors", device="cpu", threads=1)
-        ours = model.predict([line.split("\t")[1] for line in lines])
-        for line, likely in zip(theirs.splitlines(), ours, strict=True):
-            for name, value in json.loads(line)["probability"].items():
-                self.assertAlmostEqual(likely[name], value, places=5)
-        with self.assertRaisesRegex(smallworld.Error, "a model without classes"):
-            MODEL.predict("a")
 
     def test_states_pool_to_features(self):
         for state in MODEL.STATES:

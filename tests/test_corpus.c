@@ -122,20 +122,6 @@ static void test_byte_order_mark(void **state) {
                        "wrong.tsv:2");
 }
 
-static void test_many_documents(void **state) {
-    (void)state;
-    buffer framed = {0};
-    write_random("many.tsv", 3000, 500, &framed); /* 750 kB: lines lie across chunks */
-    corpus *c = read_one("many.tsv");
-    assert_int_equal(c->count, 3000);
-    assert_int_equal(c->size, framed.size);
-    assert_memory_equal(c->bytes, framed.bytes, framed.size);
-    for (size_t i = 0; i < c->count; i++) assert_int_equal(c->documents[i].label, i);
-    assert_consistent(c);
-    corpus_free(c);
-    free(framed.bytes);
-}
-
 static void test_long_line(void **state) {
     (void)state;
     size_t length = 5 << 20;
@@ -354,23 +340,6 @@ static void test_whole_labels(void **state) {
     }
 }
 
-/* Of a text, labels are not read, whatever they are; else there may be as many as documents. */
-static void test_many_labels(void **state) {
-    (void)state;
-    char *text = mem_string("label\ttext\n");
-    for (int i = 0; i < 3000; i++) {
-        char *longer = mem_format("%sname %d\tx%d\n", text, i, i);
-        free(text);
-        text = longer;
-    }
-    corpus *c = read_tsv(&plain_text, text);
-    char room[16];
-    assert_int_equal(c->name_count, 3000);
-    assert_string_equal(corpus_label(c, 1234, room), "name 1234");
-    corpus_free(c);
-    free(text);
-}
-
 /* Tables of every kind: a .tsv is one if its first row names columns, with a table's quotes and
  * labels. */
 static void test_tables(void **state) {
@@ -526,8 +495,6 @@ static void test_names(void **state) {
 
 static void test_unreadable(void **state) {
     (void)state;
-    assert_refused("absent.txt", "cannot open");
-    assert_refused("absent.txt", "No such file or directory");
     assert_refused("spool", "expected a folder with files, found none");
     write_text(path_of("empty.txt"), "");
     write_text(path_of("empty.tsv"), "");
@@ -542,12 +509,6 @@ static void test_unreadable(void **state) {
     assert_refused("nothing.txt.gz", ": empty");
     assert_refused("nothing.tsv.gz", ": empty");
     free(nothing.bytes);
-    if (geteuid() != 0) { /* root may read every file */
-        write_text(path_of("secret.txt"), "x");
-        chmod(path_of("secret.txt"), 0);
-        assert_refused("secret.txt", "Permission denied");
-    }
-
     write_text(path_of("good.txt"), "x");
     char *files[] = {path_of("good.txt"), path_of("absent.txt")};
     error err = {0};
@@ -618,6 +579,9 @@ static void test_gzip(void **state) {
         assert_two_lines(c);
         corpus_free(c);
     }
+    zipped.bytes[zipped.size - 8] ^= 1;
+    write_bytes(path_of("crc.tsv.gz"), zipped.bytes, zipped.size);
+    assert_refused("crc.tsv.gz", "corrupt gzip: incorrect data check");
     free(zipped.bytes);
     write_text(path_of("text.tsv.gz"), two_lines);
     assert_refused("text.tsv.gz", "not a gzip file, though its name ends in .gz");
@@ -669,37 +633,6 @@ static void test_gzip_members(void **state) {
     buffer_add_text(&zipped, "x");
     write_bytes(path_of("longer.tsv.gz"), zipped.bytes, zipped.size);
     assert_refused("longer.tsv.gz", "other bytes follow its end");
-    free(zipped.bytes);
-}
-
-/* A flipped bit is either found, or changes nothing in the text. */
-static void test_gzip_corrupt(void **state) {
-    (void)state;
-    buffer zipped = {0};
-    buffer_add_gzip(&zipped, two_lines, sizeof two_lines - 1);
-    int refused = 0;
-    for (size_t bit = 0; bit < 8 * zipped.size; bit++) {
-        zipped.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        write_bytes(path_of("corrupt.tsv.gz"), zipped.bytes, zipped.size);
-        zipped.bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        error err = {0};
-        char *file = path_of("corrupt.tsv.gz");
-        corpus *c = corpus_read(&file, 1, &plain_text, &err);
-        if (c) {
-            assert_two_lines(c);
-            corpus_free(c);
-        } else {
-            refused++;
-            assert_contains(err.text, file);
-        }
-        /* magic and method; CRC and length */
-        if (bit / 8 < 3 || bit / 8 >= zipped.size - 8) assert_null(c);
-    }
-    assert_in_range(refused, 8 * (zipped.size - 10 - 1), 8 * zipped.size);
-
-    zipped.bytes[zipped.size - 8] ^= 1;
-    write_bytes(path_of("crc.tsv.gz"), zipped.bytes, zipped.size);
-    assert_refused("crc.tsv.gz", "corrupt gzip: incorrect data check");
     free(zipped.bytes);
 }
 
@@ -1025,7 +958,6 @@ int main(void) {
         cmocka_unit_test(test_file_kinds),
         cmocka_unit_test(test_numbers_as_labels),
         cmocka_unit_test(test_framing),
-        cmocka_unit_test(test_many_documents),
         cmocka_unit_test(test_byte_order_mark),
         cmocka_unit_test(test_long_line),
         cmocka_unit_test(test_line_at_chunk_end),
@@ -1035,7 +967,6 @@ int main(void) {
         cmocka_unit_test(test_wrong_lines),
         cmocka_unit_test(test_any_label),
         cmocka_unit_test(test_whole_labels),
-        cmocka_unit_test(test_many_labels),
         cmocka_unit_test(test_named_columns),
         cmocka_unit_test(test_large_tables),
         cmocka_unit_test(test_tables),
@@ -1044,7 +975,6 @@ int main(void) {
         cmocka_unit_test(test_spool),
         cmocka_unit_test(test_gzip),
         cmocka_unit_test(test_gzip_members),
-        cmocka_unit_test(test_gzip_corrupt),
         cmocka_unit_test(test_gzip_long),
         cmocka_unit_test(test_exclude),
         cmocka_unit_test(test_split),

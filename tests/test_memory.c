@@ -4,9 +4,6 @@
 #include "core/memory.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* AddressSanitizer's allocator would end the program before ours can. */
 const char *__asan_default_options(void);
@@ -15,7 +12,8 @@ const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
 }
 
-static void take_too_much(int how) {
+static void take_too_much(void *argument) {
+    const int how = *(const int *)argument;
     size_t capacity = 0;
     if (how == 0) mem_alloc(SIZE_MAX / 2, 16);
     if (how == 1) mem_resize(NULL, SIZE_MAX / 8, 16);
@@ -26,32 +24,7 @@ static void take_too_much(int how) {
 static void test_too_much_memory(void **state) {
     (void)state;
     for (int how = 0; how < 3; how++) {
-        int ends[2], status;
-        assert_int_equal(pipe(ends), 0);
-        pid_t child = fork();
-        assert_true(child >= 0);
-        if (child == 0) {
-            dup2(ends[1], STDERR_FILENO);
-            alarm(10);
-            take_too_much(how);
-            _exit(77);
-        }
-        close(ends[1]);
-        char text[4096];
-        ssize_t count, size = 0;
-        while ((count = read(ends[0], text + size, sizeof text - 1 - (size_t)size)) > 0) {
-            size += count;
-        }
-        text[size] = '\0';
-        close(ends[0]);
-        assert_int_equal(waitpid(child, &status, 0), child);
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 1) {
-            fail_msg("way %d: status %x, '%s'", how, status, text);
-        }
-        /* AddressSanitizer's warning may come first. */
-        char *line = strstr(text, "smallworld: out of memory: ");
-        assert_non_null(line);
-        assert_ptr_equal(strchr(line, '\n'), text + size - 1);
+        assert_ends(take_too_much, &how, 1, "smallworld: out of memory: ");
     }
 }
 

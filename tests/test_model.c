@@ -788,44 +788,6 @@ static void test_plan_counts_tables(void **state) {
     be->memory->destroy(be);
 }
 
-/* Without a gradient, an update only shrinks the weights that decay: the recurrent ones of every
- * stage. */
-static void test_weight_decay(void **state) {
-    (void)state;
-    backend *be = test_backend(FP32);
-    model_config config = small_config();
-    config.cell = CELL_DEEP;
-    model *m = create_model(be, &config, 2, 3, 1);
-    size_t total = m->parameters.total;
-    float *before = mem_alloc(total, sizeof *before);
-    parameter_initialise(&m->parameters, (uint64_t)config.seed, before);
-    model_load(m, before);
-    const update_arguments arguments = {.learning_rate = 0.5,
-                                        .weight_decay = 0.25,
-                                        .beta1 = 0.9,
-                                        .beta2 = 0.9,
-                                        .epsilon = 1e-8,
-                                        .gradient_scale = 1};
-    be->memory->upload(be, m->arguments, &arguments, sizeof arguments);
-    be->update->adam(be, total, m->weights, m->gradient, m->moment1, m->moment2, m->average,
-                     m->operands, m->groups, m->arguments, m->report);
-    double *after = get(be, m->weights, total, REAL);
-    int decayed = 0;
-    for (int i = 0; i < m->parameters.count; i++) {
-        const parameter *p = &m->parameters.items[i];
-        bool recurrent = strncmp(p->name, "cell.", 5) == 0 && strstr(p->name, ".weight");
-        decayed += recurrent;
-        for (size_t k = p->offset; k < p->offset + p->count; k++) {
-            assert_true((float)after[k] == before[k] * (recurrent ? 0.875f : 1));
-        }
-    }
-    assert_int_equal(decayed, 4); /* three internal steps and the gates */
-    free(after);
-    free(before);
-    model_free(m);
-    be->memory->destroy(be);
-}
-
 /* The draw for a byte depends on neither the padding nor the number of streams and steps, so every
  * backend, and a resumed run, drops the same bytes. */
 static void test_input_dropout(void **state) {
@@ -873,7 +835,6 @@ int main(void) {
         cmocka_unit_test(test_layers_differ),
         cmocka_unit_test(test_recompute),
         cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_weight_decay),
         cmocka_unit_test(test_input_dropout),
         cmocka_unit_test(test_learns),
         cmocka_unit_test(test_repeats),

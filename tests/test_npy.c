@@ -130,27 +130,10 @@ static void test_npy_headers(void **state) {
     }
 }
 
-static void test_npy_truncated(void **state) {
-    (void)state;
-    const char *path = path_of("cut.npy");
-    const float values[4] = {1, 2, 3, 4};
-    size_t size;
-    write_array(path, "<f4", 4, 0, values, sizeof values);
-    char *whole = read_text(path, &size);
-    for (size_t length = 0; length < size; length++) {
-        npy array;
-        error err;
-        write_bytes(path, whole, length);
-        assert_false(npy_open(&array, path, &err));
-    }
-    free(whole);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_npy),
         cmocka_unit_test(test_npy_headers),
-        cmocka_unit_test(test_npy_truncated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

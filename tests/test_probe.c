@@ -43,25 +43,6 @@ static void test_split(void **state) {
     assert_in_range(moved, ROWS / 5, ROWS / 2);
 }
 
-/* Of a class of two texts one stays, whichever is the commoner and whatever is drawn. */
-static void test_split_of_two(void **state) {
-    (void)state;
-    enum { ROWS = 20 };
-    for (uint64_t seed = 0; seed < 40; seed++) {
-        int16_t class[ROWS];
-        uint64_t group[ROWS];
-        bool held[ROWS];
-        int of[2] = {0};
-        for (int i = 0; i < ROWS; i++) {
-            class[i] = (int16_t)(i % 2);
-            group[i] = (uint64_t)(i % 2 ? 1000 + i : i / 18); /* class 0: groups of 9 and 1 */
-        }
-        assert_int_equal(split_by_group(class, group, ROWS, 2, seed, held), -1);
-        for (int i = 0; i < ROWS; i += 2) of[held[i]]++;
-        assert_true(of[0] > 0 && of[1] > 0);
-    }
-}
-
 /* Rows of equal texts are on one side, also where their classes differ. */
 static void test_split_of_repeats(void **state) {
     (void)state;
@@ -212,27 +193,6 @@ static void test_ties_go_to_the_smallest_cost(void **state) {
     assert_string_equal(said.type, "<i4");
     assert_int_equal(said.rows, 100);
     assert_memory_equal(said.data, p.label, 100 * sizeof *p.label);
-    npy_close(&said);
-    free_problem(&p);
-}
-
-/* Features of zeros leave all margins of the smallest C at 0; the first class is said. */
-static void test_ties_go_to_the_first_class(void **state) {
-    (void)state;
-    problem p = make_problem(90, 3, 1, 0, 81);
-    memset(p.x, 0, p.rows * 3 * sizeof *p.x);
-    for (size_t i = 0; i < p.rows; i++) p.label[i] = 3 + (int32_t)(i % 3);
-    write_problem("train", &p);
-    write_problem("test", &p);
-    probe_options how = default_options();
-    how.out = path_of("out");
-    how.valid = path_of("test"); /* rows of equal features cannot be split */
-    const probe_result r = run_probe(&how);
-    assert_true(r.cost == 0x1p-8 && r.nonzero == 0);
-    npy said;
-    error err;
-    assert_true(npy_open(&said, path_of("out.predictions.npy"), &err));
-    for (int i = 0; i < 90; i++) assert_int_equal(((const int32_t *)said.data)[i], 3);
     npy_close(&said);
     free_problem(&p);
 }
@@ -580,13 +540,11 @@ int main(void) {
     be = test_backend(FP32);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),
-        cmocka_unit_test(test_split_of_two),
         cmocka_unit_test(test_split_of_repeats),
         cmocka_unit_test(test_split_of_a_common_text),
         cmocka_unit_test(test_split_of_few),
         cmocka_unit_test(test_chooses_the_smallest_best_cost),
         cmocka_unit_test(test_ties_go_to_the_smallest_cost),
-        cmocka_unit_test(test_ties_go_to_the_first_class),
         cmocka_unit_test(test_chooses_the_pooling),
         cmocka_unit_test(test_calibrates),
         cmocka_unit_test(test_more_classes),

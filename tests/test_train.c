@@ -209,43 +209,10 @@ static void test_init(void **state) {
     }
 }
 
-/* After one update the average is a tenth of the first weights and the rest of the new ones. */
-static void test_moving_average(void **state) {
-    (void)state;
-    run("start", TRAIN_FRESH, "train.steps=1 train.lr=1e-30");
-    run("moved", TRAIN_FRESH, "train.steps=1 train.average=0.999");
-    run("bare", TRAIN_FRESH, "train.steps=9 train.average=0");
-    safetensors start, moved, bare, model_file;
-    open_run(&start, "start", "last.state");
-    open_run(&moved, "moved", "last.state");
-    open_run(&bare, "bare", "last.state");
-    const tensor *t = safetensors_find(&start, "weights");
-    const float *first = t->data, *then = safetensors_find(&moved, "weights")->data;
-    const float *average = safetensors_find(&moved, "average")->data;
-    double difference = 0;
-    for (int64_t i = 0; i < t->shape[0]; i++) {
-        double expected = 0.1 * first[i] + 0.9 * then[i];
-        assert_true(fabs(average[i] - expected) < 1e-6);
-        difference += fabs(average[i] - then[i]);
-    }
-    assert_true(difference > 1e-3);
-    const tensor *weights = safetensors_find(&bare, "weights");
-    assert_true(same_tensor(weights, safetensors_find(&bare, "average")));
-
-    /* The average is saved. The embedding is first in the arena. */
-    open_run(&model_file, "moved", "last.safetensors");
-    const tensor *embedding = safetensors_find(&model_file, "input.embedding");
-    assert_memory_equal(embedding->data, average, tensor_bytes(embedding));
-    safetensors_close(&model_file);
-    safetensors_close(&start);
-    safetensors_close(&moved);
-    safetensors_close(&bare);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_learns),     TEST(test_repeats), TEST(test_minutes),
-        TEST(test_not_finite), TEST(test_init),    TEST(test_moving_average),
+        TEST(test_not_finite), TEST(test_init),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);
 }

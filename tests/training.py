@@ -79,6 +79,16 @@ def orthogonal(x):
     return x
 
 
+def in_blocks(weight, pattern):
+    """Weights [block][gate][row][column], or [block][row][column], as a sparse pattern keeps them, also of a dense one."""
+    if len(weight) == len(pattern):
+        return weight
+    nodes = pattern.max() + 1
+    side = weight.shape[-1] // nodes
+    parts = weight.reshape(*weight.shape[1:-2], nodes, side, nodes, side)  # [gate] node row node column
+    return np.stack([parts[..., i, :, j, :] for i, j in pattern])
+
+
 class Training(unittest.TestCase):
     def run_program(self, folder, *arguments):
         done = subprocess.run([PROGRAM, *map(str, arguments)], cwd=folder, capture_output=True, text=True)
@@ -210,14 +220,17 @@ class Training(unittest.TestCase):
 
     def test_pruning(self):
         for model in ({"cell": "lstm"}, {"cell": "lstm", "layers": 2, "coupled_gates": "true", "norm": "weight"},
-                      {"cell": "deep", "norm": "weight"}):
-            model = {"block": 8, "hidden": 48, "embedding": 3, "graph": "random", "density": 0.9} | model
+                      {"cell": "deep", "norm": "weight"}, {"cell": "mlstm", "graph": "dense", "norm": "weight", "layers": 2}):
+            wiring = {} if "graph" in model else {"graph": "random", "density": 0.9}
+            model = {"block": 8, "hidden": 48, "embedding": 3} | wiring | model
             with self.subTest(model), tempfile.TemporaryDirectory() as folder:
                 self.begin(folder, model, TRAIN)
                 self.run_program(folder, "prune", "init.safetensors", "--density", "0.4", "--out", "pruned.safetensors")
                 tensors, pruned = (read_tensors(f"{folder}/{name}.safetensors")[1] for name in ("init", "pruned"))
                 patterns = {name[8:]: v for name, v in tensors.items() if name.startswith("pattern.")}
                 weights = {name: v.astype(float) for name, v in tensors.items() if not name.startswith("pattern.")}
+                for name, pattern in patterns.items():
+                    weights[f"cell.{name}.weight"] = in_blocks(weights[f"cell.{name}.weight"], pattern)
                 self.prune(model, 0.4, patterns, weights)
                 for name, pattern in patterns.items():
                     np.testing.assert_array_equal(pruned[f"pattern.{name}"], pattern)

@@ -37,7 +37,8 @@ void cholesky_forward(const double *r, size_t n, double *x, size_t columns) {
     }
 }
 
-void cholesky_backward(const double *r, size_t n, double *x, size_t columns) {
+/* Replaces x [n][columns] by r'^-1 x. */
+static void cholesky_backward(const double *r, size_t n, double *x, size_t columns) {
     for (size_t i = n; i-- > 0;) {
         double *row = x + i * columns;
         for (size_t k = i + 1; k < n; k++) subtract(row, x + k * columns, r[k * n + i], columns);
@@ -47,10 +48,14 @@ void cholesky_backward(const double *r, size_t n, double *x, size_t columns) {
 
 /* ------------------------------------------------------------------------------------- history */
 
-struct history {
+/* The memory of L-BFGS: the differences s of the latest points and y of the gradients there, and
+ * the quadratic model that follows from them. Its matrix of second derivatives, B, comes from
+ * B0 = scale (diagonal + weight F F'), F of few columns, scale such that B0 suits the latest
+ * pair. Neighbouring blocks of variables share diagonal and F. */
+typedef struct history {
     size_t count, each;       /* all variables, and those of a block */
     double *diagonal, weight; /* of B0 */
-    const double *factor;     /* [each][rank] */
+    const double *factor;     /* F, [each][rank] */
     int rank;
     double *root; /* [rank][rank], of I / weight + F' diagonal^-1 F: see solve_base */
     double *s[HISTORY_PAIRS], *y[HISTORY_PAIRS]; /* from the oldest on */
@@ -58,7 +63,7 @@ struct history {
     double scale;
     int pairs;
     double *scratch; /* [count + rank] */
-};
+} history;
 
 static double dot(const double *a, const double *b, size_t count) {
     double sum = 0;
@@ -124,7 +129,7 @@ static void find_scale(history *h) {
     h->scale = dot(h->scratch, h->y[last], h->count) / h->sy[last][last];
 }
 
-void history_set_base(history *h, const double *diagonal, double weight) {
+static void history_set_base(history *h, const double *diagonal, double weight) {
     memcpy(h->diagonal, diagonal, h->each * sizeof *diagonal);
     h->weight = weight;
     find_root(h);
@@ -133,7 +138,8 @@ void history_set_base(history *h, const double *diagonal, double weight) {
 
 /* ---------------------------------------------------------------------------------------- pairs */
 
-history *history_create(size_t each, size_t blocks, const double *factor, int rank) {
+/* Of no pairs, with diagonal 1 and weight 0. */
+static history *history_create(size_t each, size_t blocks, const double *factor, int rank) {
     history *h = mem_alloc(1, sizeof *h);
     const size_t count = each * blocks;
     *h = (history){.count = count, .each = each, .factor = factor, .rank = rank, .scale = 1};
@@ -148,8 +154,7 @@ history *history_create(size_t each, size_t blocks, const double *factor, int ra
     return h;
 }
 
-void history_free(history *h) {
-    if (!h) return;
+static void history_free(history *h) {
     for (int k = 0; k < HISTORY_PAIRS; k++) {
         free(h->s[k]);
         free(h->y[k]);
@@ -174,8 +179,10 @@ static void drop_oldest(history *h) {
     h->pairs--;
 }
 
-void history_add(history *h, const double *from, const double *to, const double *old_gradient,
-                 const double *new_gradient) {
+/* Adds the pair (to - from, new_gradient - old_gradient) in the place of the oldest if there is no
+ * room. Ignores a pair without positive curvature, which rounding causes. */
+static void history_add(history *h, const double *from, const double *to,
+                        const double *old_gradient, const double *new_gradient) {
     double curvature = 0;
     for (size_t i = 0; i < h->count; i++) {
         curvature += (to[i] - from[i]) * (new_gradient[i] - old_gradient[i]);
@@ -195,19 +202,17 @@ void history_add(history *h, const double *from, const double *to, const double 
     find_scale(h);
 }
 
-void history_forget(history *h) {
+static void history_forget(history *h) {
     h->pairs = 0;
     find_scale(h);
 }
 
-bool history_is_empty(const history *h) {
-    return h->pairs == 0;
-}
-
 /* ---------------------------------------------------------------------------------------- steps */
 
-/* Uses L-BFGS's two loops. */
-void history_newton(const history *h, const double *w, const double *gradient, double *target) {
+/* target = the minimum over u of gradient . (u - w) + (u - w)' B (u - w) / 2, by L-BFGS's two
+ * loops. */
+static void history_newton(const history *h, const double *w, const double *gradient,
+                           double *target) {
     double alpha[HISTORY_PAIRS];
     for (size_t i = 0; i < h->count; i++) target[i] = -gradient[i];
     for (int k = h->pairs - 1; k >= 0; k--) {
@@ -327,7 +332,7 @@ static void make_trial(minimiser *m) {
 /* Finds a new direction from w. Without history its length is uncertain; backtracking finds one. */
 static void set_out(minimiser *m) {
     find_target(m);
-    if (!(m->expected < 0) && !history_is_empty(m->past)) {
+    if (!(m->expected < 0) && m->past->pairs > 0) {
         history_forget(m->past);
         find_target(m);
     }
@@ -351,7 +356,7 @@ static void accept(minimiser *m, double objective, double share) {
 /* Shortens the step to the minimum of the parabola through the known values, but to no less than a
  * tenth and no more than a half of it. */
 static void reject(minimiser *m, double objective) {
-    if (++m->backtracks > BACKTRACKS && !history_is_empty(m->past)) {
+    if (++m->backtracks > BACKTRACKS && m->past->pairs > 0) {
         history_forget(m->past);
         set_out(m);
         return;

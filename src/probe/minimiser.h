@@ -19,40 +19,13 @@
  * the lower triangle only. Returns false, with `a` overwritten, if a is not positive definite. */
 bool cholesky_factor(double *a, size_t n);
 
-/* Replaces x [n][columns] by r^-1 x, or by r'^-1 x. */
+/* Replaces x [n][columns] by r^-1 x. */
 void cholesky_forward(const double *r, size_t n, double *x, size_t columns);
-void cholesky_backward(const double *r, size_t n, double *x, size_t columns);
-
-/* The memory of L-BFGS: the differences s of the latest points and y of the gradients there, and
- * the quadratic model that follows from them. Its matrix of second derivatives, B, comes from
- * B0 = scale (diagonal + weight F F'), F of few columns, scale such that B0 suits the latest
- * pair. */
-
-typedef struct history history;
-
-enum { HISTORY_PAIRS = 20 };
-
-/* Makes an empty history with diagonal 1 and weight 0, of `blocks` neighbouring parts of `each`
- * variables, which share diagonal and F. factor [each][rank], F, must outlive it. */
-history *history_create(size_t each, size_t blocks, const double *factor, int rank);
-void history_free(history *h);
-
-/* diagonal [each], above 0, is copied; weight above 0. */
-void history_set_base(history *h, const double *diagonal, double weight);
-
-/* Adds the pair (to - from, new_gradient - old_gradient), replacing the oldest pair if the history
- * is full. Ignores a pair without positive curvature, which rounding causes. */
-void history_add(history *h, const double *from, const double *to, const double *old_gradient,
-                 const double *new_gradient);
-void history_forget(history *h);
-bool history_is_empty(const history *h);
-
-/* target [each x blocks] = the minimum over u of gradient . (u - w) + (u - w)' B (u - w) / 2. */
-void history_newton(const history *h, const double *w, const double *gradient, double *target);
 
 typedef struct minimiser minimiser;
 
-enum { MINIMISER_COPIES = 2 * HISTORY_PAIRS + 6 }; /* of its variables, that it holds */
+/* The pairs of points that it remembers, and the copies of its variables that it holds. */
+enum { HISTORY_PAIRS = 20, MINIMISER_COPIES = 2 * HISTORY_PAIRS + 6 };
 
 /* start [blocks][each], copied. The loss's second derivatives in each block are about
  *
