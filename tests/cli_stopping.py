@@ -3,7 +3,6 @@
     /usr/bin/python3 tests/cli_stopping.py BUILD/smallworld [CLASS.TEST...]
 """
 
-import json
 import os
 import random
 import signal
@@ -57,23 +56,6 @@ class Signals(cli.Case):
             self.assertIsNone(process.poll(), "over before the signal")
             time.sleep(0.002)
         self.fail("no metrics")
-
-    def test_stop_and_resume(self):
-        self.run_program("train", "config.yaml", "--out", "whole")
-        arguments = []
-        for lines, number in (10, signal.SIGINT), (120, signal.SIGTERM):
-            process = self.start_and_wait(lines, *arguments)
-            for _ in range(2):  # as timeout sends it, to the process and at once to its group
-                process.send_signal(number)
-                time.sleep(0.0002)  # two that are pending together would arrive as one
-            out, err = process.communicate(timeout=600)
-            self.assertEqual(process.returncode, 128 + number)
-            steps = json.loads(out)["steps"]
-            self.assertTrue(lines <= steps < self.STEPS)
-            self.assertIn(f"stopped after step {steps}; --resume goes on", err)
-            arguments = ["--resume"]
-        self.assertEqual(self.train("--resume")["steps"], self.STEPS)
-        self.assert_same_run("whole", "run")
 
     def assert_stops(self, process, number=signal.SIGTERM):
         """Asserts that the process ends at once. Returns its stderr."""

@@ -79,16 +79,6 @@ static double margin_of_text(const ngrams *g, const char *text) {
     return margin;
 }
 
-/* Each class weighs as much as the others in all, a class without rows nothing. */
-static void test_balance(void **state) {
-    (void)state;
-    static const int16_t class[] = {0, 2, 0, -1, 1, 0};
-    static const double expected[] = {5.0 / 12, 5.0 / 4, 5.0 / 4, 0};
-    double weight[4];
-    classes_balance(class, 6, 4, weight);
-    for (int k = 0; k < 4; k++) near(weight[k], expected[k]);
-}
-
 /* What occurs in two documents counts, and what occurs in one does not. */
 static void test_vocabulary(void **state) {
     (void)state;
@@ -528,11 +518,11 @@ static void test_scores(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),     cmocka_unit_test(test_best_share),
-        cmocka_unit_test(test_choice),     cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_vocabulary), cmocka_unit_test(test_features_of_all),
-        cmocka_unit_test(test_svm),        cmocka_unit_test(test_many_classes),
-        cmocka_unit_test(test_mcnemar),    cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_values),          cmocka_unit_test(test_best_share),
+        cmocka_unit_test(test_choice),          cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_features_of_all), cmocka_unit_test(test_svm),
+        cmocka_unit_test(test_many_classes),    cmocka_unit_test(test_mcnemar),
+        cmocka_unit_test(test_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,17 +285,6 @@ static void test_files_refused(void **state) {
     assert_contains(err.text, "Is a directory");
 }
 
-static void test_nearest(void **state) {
-    (void)state;
-    const char *const names[] = {"train", "eval", "features", "probe"};
-    assert_string_equal(nearest_name("trian", names, 4), "train");
-    assert_string_equal(nearest_name("evaluate", names, 4), "eval");
-    assert_string_equal(nearest_name("featres", names, 4), "features");
-    assert_null(nearest_name("", names, 4));
-    assert_null(nearest_name("xyzzy", names, 4));
-    assert_null(nearest_name("frobnicate", names, 4));
-}
-
 /* -------------------------------------------------------------------------------- write, help */
 
 static void test_round_trip(void **state) {
@@ -585,7 +574,6 @@ int main(void) {
         TEST(test_others_refused),
         TEST(test_keys_refused),
         TEST(test_files_refused),
-        TEST(test_nearest),
         TEST(test_round_trip),
         TEST(test_help),
         cmocka_unit_test(test_keys),

@@ -528,23 +528,6 @@ static void test_spool(void **state) {
     assert_int_equal(files_in("spool"), 0); /* the file is unlinked at once */
     corpus_free(c);
 
-    /* The error comes when the file is flushed, or earlier. */
-    static const size_t sizes[] = {100, 1 << 20};
-    for (int i = 0; i < 2; i++) {
-        char *file = path_of(i == 0 ? "framed.tsv" : "spooled.tsv");
-        write_text(path_of("framed.tsv"),
-                   "1\tThis document is a little longer than what the limit above "
-                   "lets the spool file hold, framing included.");
-        error err = {0};
-        limit_file_size(sizes[i]);
-        corpus *refused = corpus_read(&file, 1, &plain_text, &err);
-        limit_file_size(SIZE_MAX);
-        assert_null(refused);
-        assert_contains(err.text, "cannot write the spool file in ");
-        assert_contains(err.text, path_of("spool"));
-        assert_contains(err.text, "File too large");
-    }
-
     char *file = path_of("spooled.tsv");
     error err = {0};
     setenv("TMPDIR", path_of("absent"), 1);

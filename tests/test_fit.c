@@ -106,31 +106,6 @@ static void test_span(void **state) {
     free_problem(&q);
 }
 
-/* Means and deviations over the rows that are fitted; of a constant feature the deviation is 0. */
-static void test_moments(void **state) {
-    (void)state;
-    enum { UNITS = 300 }; /* more than one task sums */
-    problem p = make_problem(50, UNITS, 1e4, 3, 40);
-    for (size_t i = 0; i < p.rows; i++) p.x[i * UNITS + 9] = 2.5f;
-    for (size_t i = 1; i < p.rows; i += 4) p.class[i] = -1;
-    dataset d = as_dataset(&p);
-    moments m = dataset_moments(&d, p.class);
-    assert_true(m.rows == 37 && m.deviation[9] == 0);
-    for (size_t u = 0; u < UNITS; u++) {
-        double mean = 0, square = 0;
-        for (size_t i = 0; i < p.rows; i++) {
-            if (i % 4 != 1) mean += p.x[i * UNITS + u] / m.rows;
-        }
-        for (size_t i = 0; i < p.rows; i++) {
-            if (i % 4 != 1) square += pow(p.x[i * UNITS + u] - mean, 2) / m.rows;
-        }
-        assert_true(fabs(m.mean[u] - mean) <= 1e-12 * (fabs(mean) + sqrt(square)));
-        assert_true(fabs(m.deviation[u] - sqrt(square)) <= 1e-9 * sqrt(square) + 1e-12);
-    }
-    free(m.mean);
-    free_problem(&p);
-}
-
 static void test_threads_do_not_matter(void **state) {
     (void)state;
     if (test_device_is_cuda()) skip();
@@ -156,7 +131,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_l2_meets_newton),
         cmocka_unit_test(test_span),
-        cmocka_unit_test(test_moments),
         cmocka_unit_test(test_threads_do_not_matter),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

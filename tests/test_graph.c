@@ -241,22 +241,6 @@ static void test_random_is_balanced(void **state) {
     }
 }
 
-/* Completion adds edges at the nodes of lowest degree, so in a ring without rewiring degrees differ
- * by at most one. */
-static void test_completion_is_balanced(void **state) {
-    (void)state;
-    graph_options options = {.kind = GRAPH_WATTS_STROGATZ, .density = (100 + 2.0 * 430) / 10000};
-    graph *g = make_graph(options, 100); /* 400 pairs in the ring of degree 8, 30 added */
-    graph_metrics m = metrics_of(g);
-    assert_int_equal(m.blocks, 960);
-    assert_int_equal(m.degree_min, 8);
-    assert_int_equal(m.degree_max, 9);
-    for (int i = 0; i < 100; i++) {
-        for (int d = 1; d <= 4; d++) assert_true(has_block(g, i, (i + d) % 100));
-    }
-    graph_free(g);
-}
-
 static void test_ring(void **state) {
     (void)state;
     graph *g = graph_of_degree(GRAPH_WATTS_STROGATZ, 30, 6, 0);
@@ -706,7 +690,6 @@ int main(void) {
         cmocka_unit_test(test_ring_reads_all),
         cmocka_unit_test(test_density_is_met),
         cmocka_unit_test(test_random_is_balanced),
-        cmocka_unit_test(test_completion_is_balanced),
         cmocka_unit_test(test_ring),
         cmocka_unit_test(test_rewiring),
         cmocka_unit_test(test_torus_is_regular),

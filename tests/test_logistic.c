@@ -63,30 +63,6 @@ static void test_loss(void **state) {
     check_loss(9000, 3, false);
 }
 
-/* The gradient against finite differences of the loss, whose products are in float and all else in
- * double. */
-static void test_gradient_by_differences(void **state) {
-    (void)state;
-    problem p = make_problem(60, 4, 1, 0, 3);
-    const targets t = {.class = p.class, .functions = 1};
-    dataset d = as_dataset(&p);
-    error err;
-    logistic *l = logistic_create(be, &d, 1, true, &err);
-    double w[5] = {0.25, -0.5, 0.125, 0.75, -0.25}, gradient[5], ignored[5], up, down, curvature;
-    assert_true(logistic_evaluate(l, w, 1, &t, &up, gradient, &curvature, &err));
-    for (int j = 0; j < 5; j++) {
-        double step = 1.0 / 128, at = w[j];
-        w[j] = at + step;
-        assert_true(logistic_evaluate(l, w, 1, &t, &up, ignored, &curvature, &err));
-        w[j] = at - step;
-        assert_true(logistic_evaluate(l, w, 1, &t, &down, ignored, &curvature, &err));
-        w[j] = at;
-        assert_true(fabs((up - down) / (2 * step) - gradient[j]) < 2e-3);
-    }
-    logistic_free(l);
-    free_problem(&p);
-}
-
 /* Two models of three classes: losses, their gradient by differences of plain sums in double, the
  * mean curvature, and the entropy. Some rows are left out. */
 static void test_softmax(void **state) {
@@ -211,7 +187,6 @@ int main(void) {
     be = test_backend(FP32);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_loss),
-        cmocka_unit_test(test_gradient_by_differences),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_curvature_is_that_of_the_moments),

@@ -104,16 +104,11 @@ static void test_npy_headers(void **state) {
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 3), }", 1, 24, false},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4), }", 1, 24,
          false},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 4), }", 1, 24,
-         false},
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2, 3), }", 1, 24, false},
         {"{'descr': '<U99', 'fortran_order': False, 'shape': (2, 3), }", 1, 1000, false},
-        {"{'descr': '|O', 'fortran_order': False, 'shape': (2, 3), }", 1, 96, false},
         {"{'fortran_order': False, 'shape': (2, 3), }", 1, 24, false},
         {"{'descr': '<f4', 'shape': (2, 3), }", 1, 24, false},
-        {"{'descr': '<f4', 'fortran_order': False, }", 1, 24, false},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", 4, 24, false},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", 0, 24, false},
     };
     const char *path = path_of("header.npy");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

