@@ -88,6 +88,23 @@ static void test_text_and_json(void **state) {
     }
 }
 
+static void test_conv_reports(void **state) {
+    (void)state;
+    const conv_options o = {
+        .features = 1024, .block = 32, .images = 64, .shape = {.in = {32, 32}, .filter = {3, 3}}};
+    const conv_results r = {
+        .device = "A GPU", .dense = 1e-3, .rows = {{0.25, {4e-4, 5e-4, 6e-4}}}, .count = 1};
+    for (int json = 0; json < 2; json++) {
+        char *text = NULL;
+        size_t size;
+        FILE *out = open_memstream(&text, &size);
+        (json ? conv_json : conv_text)(&o, &r, out);
+        fclose(out);
+        assert_contains(text, json ? "\"dgrad_us\": 500" : "0.2500    400 us    0.400    500 us");
+        free(text);
+    }
+}
+
 /* A recording that takes almost no time is still timed, and one that fails is reported. */
 static int issued;
 
@@ -114,6 +131,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grid),
         cmocka_unit_test(test_text_and_json),
+        cmocka_unit_test(test_conv_reports),
         cmocka_unit_test(test_time_operation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

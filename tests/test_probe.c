@@ -338,10 +338,6 @@ static void test_more_classes(void **state) {
     free_problem(&p);
 }
 
-static char *bytes_of(const char *name, size_t *size) {
-    return read_text(path_of(name), size);
-}
-
 static void test_same_seed_same_bytes(void **state) {
     (void)state;
     problem train, valid, test;
@@ -349,21 +345,19 @@ static void test_same_seed_same_bytes(void **state) {
     probe_options how = default_options();
     how.out = path_of("out");
     how.seed = 3;
-    size_t sizes[2], same[2];
-    run_probe(&how);
-    char *weights = bytes_of("out.weights.npy", &sizes[0]);
-    char *predictions = bytes_of("out.predictions.npy", &sizes[1]);
-    run_probe(&how);
-    char *weights_again = bytes_of("out.weights.npy", &same[0]);
-    char *predictions_again = bytes_of("out.predictions.npy", &same[1]);
-    assert_int_equal(sizes[0], same[0]);
-    assert_int_equal(sizes[1], same[1]);
-    assert_memory_equal(weights, weights_again, sizes[0]);
-    assert_memory_equal(predictions, predictions_again, sizes[1]);
-    free(weights);
-    free(weights_again);
-    free(predictions);
-    free(predictions_again);
+    static const char *const names[] = {"out.weights.npy", "out.predictions.npy"};
+    char *bytes[2][2];
+    size_t size[2][2];
+    for (int again = 0; again < 2; again++) {
+        run_probe(&how);
+        for (int k = 0; k < 2; k++) bytes[k][again] = read_text(path_of(names[k]), &size[k][again]);
+    }
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(size[k][0], size[k][1]);
+        assert_memory_equal(bytes[k][0], bytes[k][1], size[k][0]);
+        free(bytes[k][0]);
+        free(bytes[k][1]);
+    }
     free_problem(&train);
     free_problem(&valid);
     free_problem(&test);
