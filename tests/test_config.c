@@ -365,23 +365,6 @@ static void options_accepted(const char *settings) {
     options_free(&o);
 }
 
-/* Each key has a line of help. */
-static void test_keys(void **state) {
-    (void)state;
-    char *help;
-    size_t size;
-    FILE *out = open_memstream(&help, &size);
-    config_help(option_keys, option_count, out);
-    fclose(out);
-    for (int i = 0; i < option_count; i++) {
-        char *line = mem_format("\n  %s (", strchr(option_keys[i].path, '.') + 1);
-        assert_contains(help, line);
-        assert_true(*option_keys[i].help != '\0');
-        free(line);
-    }
-    free(help);
-}
-
 static void test_minimal(void **state) {
     (void)state;
     options o;
@@ -576,7 +559,6 @@ int main(void) {
         TEST(test_files_refused),
         TEST(test_round_trip),
         TEST(test_help),
-        cmocka_unit_test(test_keys),
         cmocka_unit_test(test_minimal),
         cmocka_unit_test(test_twins),
         cmocka_unit_test(test_combinations),
