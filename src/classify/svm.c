@@ -16,8 +16,9 @@ enum {
 };
 
 /* Compiled for several levels of instructions, of which the best is taken when the program starts;
- * sanitizers cannot look into that choice. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+ * GCC's sanitizers cannot look into that choice, and clang names its outcome otherwise. */
+#if defined(__x86_64__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&                \
+    !defined(__SANITIZE_THREAD__)
 #define FOR_LEVELS __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
 #else
 #define FOR_LEVELS
