@@ -20,7 +20,8 @@ void buffer_add_text(buffer *b, const char *text) {
     buffer_add(b, text, strlen(text));
 }
 
-void buffer_add_random(buffer *b, philox_stream *draws, size_t size) {
+/* Random bytes without line ends. */
+static void buffer_add_random(buffer *b, philox_stream *draws, size_t size) {
     for (size_t i = 0; i < size; i++) {
         uint8_t byte = (uint8_t)philox_below(draws, 256);
         if (byte == '\n' || byte == '\r') byte = 'n';

@@ -16,9 +16,6 @@ typedef struct buffer {
 void buffer_add(buffer *b, const void *bytes, size_t size);
 void buffer_add_text(buffer *b, const char *text);
 
-/* Random bytes without line ends. */
-void buffer_add_random(buffer *b, philox_stream *draws, size_t size);
-
 /* A gzip of these bytes. */
 void buffer_add_gzip(buffer *b, const void *bytes, size_t size);
 

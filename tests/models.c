@@ -85,7 +85,8 @@ static double *narrow(const double *values, size_t rows, size_t batch, size_t co
     return tight;
 }
 
-void set_array(backend *be, void *target, const double *values, size_t count, element type) {
+/* Fills an array of the backend with these values. */
+static void set_array(backend *be, void *target, const double *values, size_t count, element type) {
     void *made = put(be, values, count, type);
     size_t size = type == REAL ? be->real_size : be->operand_size;
     be->memory->copy(be, target, made, count * size);

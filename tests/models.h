@@ -36,7 +36,4 @@ typedef struct outcome {
 outcome collect_outcome(model *m);
 void free_outcome(outcome *o);
 
-/* Fills an array of the backend with these values. */
-void set_array(backend *be, void *target, const double *values, size_t count, element type);
-
 #endif

@@ -93,8 +93,8 @@ void begin_options(options *o, const char *settings) {
     if (!options_check(o, &err)) fail_msg("%s", err.text);
 }
 
-bool try_run(const char *name, train_start start, const char *settings, train_result *result,
-             error *err) {
+static bool try_run(const char *name, train_start start, const char *settings, train_result *result,
+                    error *err) {
     options o;
     begin_options(&o, settings);
     bool done = train_run(&o, path_of(name), start, result, err);
@@ -146,7 +146,8 @@ static void drop_field(char *text, const char *key) {
     }
 }
 
-bool same_metrics(const char *one, const char *other) {
+/* Whether metrics are the same but for the times in them. */
+static bool same_metrics(const char *one, const char *other) {
     size_t size;
     char *text[2] = {read_run_file(one, "metrics.jsonl", &size),
                      read_run_file(other, "metrics.jsonl", &size)};

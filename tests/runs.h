@@ -31,10 +31,8 @@ void write_documents(const char *path, int count, uint64_t seed);
 /* A small config with `settings` on top, separated by spaces. The caller frees the options. */
 void begin_options(options *o, const char *settings);
 
-/* Each trains in the subfolder `name` with these settings; `run` fails the test if training fails,
- * and assert_run_fails if it does not, or if its error does not contain `expected`. */
-bool try_run(const char *name, train_start start, const char *settings, train_result *result,
-             error *err);
+/* Each trains in the subfolder `name` with these settings. Fails the test if training fails, or if
+ * it does not, or its error does not contain `expected`. */
 train_result run(const char *name, train_start start, const char *settings);
 void assert_run_fails(const char *name, train_start start, const char *settings,
                       const char *expected);
@@ -43,9 +41,8 @@ void assert_run_fails(const char *name, train_start start, const char *settings,
 char *run_file(const char *name, const char *file);
 char *read_run_file(const char *name, const char *file, size_t *size);
 
-/* Compare two runs' files; metrics and states but for the times in them. */
+/* Compare a file of two runs, and all files: metrics and states but for the times in them. */
 bool same_file(const char *one, const char *other, const char *file);
-bool same_metrics(const char *one, const char *other);
 void assert_same_run(const char *one, const char *other);
 
 void open_run(safetensors *file, const char *name, const char *which);
