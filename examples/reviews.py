@@ -22,7 +22,7 @@ table = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "data" / "reviews_test
 folder = Path(sys.argv[2] if len(sys.argv) > 2 else "reviews")
 
 # %% A classifier, beside n-grams and the commonest class. It trains a model on the text first.
-errors = smallworld.classify(table, folder, minutes=0.5)
+errors = smallworld.classify(table, folder, steps=200)
 for way in "commonest", "ngram", "features", "both":
     error = errors[f"{way}_error"]
     print(f"{way:10}", "not tried" if error is None else f"{error:6.2f} %")
@@ -39,10 +39,11 @@ films = ["film", "story", "play", "tale", "musical"]
 probe = smallworld.Probe.fit(model, [f"A {word} {film}." for film in films for word in ("warm", "dull")],
                              ["good", "bad"] * len(films))
 print("probe:", model.predict("A bold, warm tale.", probe))
+probe.save(folder / "own.probe.safetensors")
 
-# %% A picture: words coloured by how much the classifier's probe thinks of them.
+# %% A picture: words coloured by how much that probe thinks of them.
 picture = folder / "picture.svg"
 (folder / "texts.txt").write_text("\n".join(texts[:2]) + "\n")
-subprocess.run([smallworld.program(), "show", folder / "run", "--text", folder / "texts.txt", "--probe", folder / "features/probe",
+subprocess.run([smallworld.program(), "show", folder / "run", "--text", folder / "texts.txt", "--probe", folder / "own",
                 "--out", picture], check=True)
 print(picture)

@@ -216,7 +216,7 @@ class Models(unittest.TestCase):
     def test_example(self):
         """examples/reviews.py from a table to a picture."""
         (FOLDER / "example").mkdir()
-        text = (ROOT / "examples" / "reviews.py").read_text().replace("minutes=0.5", "minutes=0.2")
+        text = (ROOT / "examples" / "reviews.py").read_text().replace("steps=200", "steps=20")
         (FOLDER / "example" / "reviews.py").write_text(text)
         rows = [f"{i % 2}\tthe {'xyz'[i % 2] * (i % 7 + 1)} cat sat on mat {i}\n" for i in range(100)]
         (FOLDER / "example" / "rows.tsv").write_text("".join(rows))

@@ -104,17 +104,17 @@ def train(source, out=None, resume=False, overwrite=False, **settings):
     return Model.load(_run("train", *given, "--json")["checkpoint"])
 
 
-def classify(train, out, test=None, text=None, model=None, minutes=None, text_column=None, label_column=None,
+def classify(train, out, test=None, text=None, model=None, minutes=None, steps=None, text_column=None, label_column=None,
              class_weight=None, drop_rare=None, device=None, overwrite=False, verbose=True):
     """Makes a classifier of labelled documents in the folder `out`, as `smallworld classify` does. Returns
     its errors beside those of n-grams and of the commonest class, in per cent (None: not tried), and which
     was saved. The model also learns from `text`, a file without labels; minutes=0 fits n-grams
-    alone, as a CPU does unless minutes or a model are given.
+    alone, as a CPU does unless minutes, steps or a model are given. steps: updates of the model; then no clock decides.
     class_weight="balanced" has all classes count alike; drop_rare=N leaves out classes of fewer than N documents. overwrite: replace a classifier that is there; verbose:
     progress on standard error.
     Classifier.load(OUT) and `smallworld predict OUT` class more text."""
     given = ["--train", train, "--out", out]
-    for flag, value in (("--minutes", minutes), ("--test", test), ("--text", text), ("--model", model.path if isinstance(model, Model) else model),
+    for flag, value in (("--minutes", minutes), ("--steps", steps), ("--test", test), ("--text", text), ("--model", model.path if isinstance(model, Model) else model),
                         ("--text-column", text_column), ("--label-column", label_column), ("--class-weight", class_weight),
                         ("--drop-rare", drop_rare), ("--device", device)):
         given += [flag, value] if value is not None else []
