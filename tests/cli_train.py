@@ -257,6 +257,9 @@ class Train(cli.Case):
         _, err = self.run_program("train", "config.yaml", "--out", "run", *muon, "--set", "model.graph=dense")
         self.assertRegex(err, r"optimizer: muon for gates, \d+ weights; adam for the rest")
         self.assertRegex(err, r"mean length of rows: gates [\d.]+")
+        self.run_program("report", "run", *self.cpu)
+        self.assertIn(b"Muon, learning rate 0.018, for dense recurrent weights; Adam, learning rate 0.01; linear after 2 ",
+                      self.read("run/README.md"))
 
     def test_hubs(self):
         """What commands say of a model whose cells speak through hubs."""

@@ -74,10 +74,10 @@ int cmd_classify(int argc, char **argv) {
     static const cli_command command = {
         "--train FILE --out DIR",
         "Make a classifier of documents, and measure it beside what it should beat: the commonest "
-        "class, and logistic regression on n-grams of words and bytes. Of the n-grams, a model "
-        "tuned on the labels, a probe on a model's features, and n-grams joined with the better of "
-        "the two, the one that errs least on held-out training documents is saved. DIR then is all "
-        "that predict needs, and DIR/index.html shows errors and mistakes."
+        "class. Of n-grams of words and bytes, a model tuned on the labels, a probe on a model's "
+        "features, and n-grams joined with the better of the two, the one that errs least on "
+        "held-out training documents is saved. DIR then is all that predict needs, and "
+        "DIR/index.html shows errors and mistakes."
         "\vExample:\n  smallworld classify --train reviews.csv --out reviews\n  echo 'A dull "
         "film.' "
         "| smallworld predict reviews --text -",

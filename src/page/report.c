@@ -115,11 +115,16 @@ static void add_training(facts *f, const report *r, const options *o) {
         html_count(bytes, (int64_t)run_log_last(log, LOG_BYTES)), run_log_last(log, LOG_EPOCH),
         minutes, html_count(rate, (int64_t)run_log_last(log, LOG_RATE)));
     if (o) {
-        char *schedule = value_of(o, "train.schedule");
-        add(f, "optimiser",
-            "Adam, learning rate %g, %s after %" PRId64 " updates of warm-up; batch %" PRId64
+        const train_options *t = &o->train;
+        char *schedule = value_of(o, "train.schedule"), muon[96] = "";
+        if (t->optimizer == OPTIMIZER_MUON) {
+            snprintf(muon, sizeof muon, "Muon, learning rate %g, for dense recurrent weights; ",
+                     t->muon_lr);
+        }
+        add(f, "optimizer",
+            "%sAdam, learning rate %g; %s after %" PRId64 " updates of warm-up; batch %" PRId64
             " x %" PRId64 " bytes",
-            o->train.lr, schedule, o->train.warmup, o->train.batch, o->train.bptt);
+            muon, t->lr, schedule, t->warmup, t->batch, t->bptt);
         free(schedule);
     }
     add(f, "seed", "%" PRId64, r->checkpoint->options.model.seed);
