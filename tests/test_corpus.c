@@ -864,6 +864,15 @@ static void test_named_columns(void **state) {
     corpus *c = read_files(&plain_text, 1, &null_first);
     assert_int_equal(c->count, 1);
     corpus_free(c);
+    const char *const arrays[] = {"array.json", "array.txt"};
+    for (int i = 0; i < 2; i++) {
+        write_text(path_of(arrays[i]), "[5, {\"text\": \"a\"}]\n");
+        c = read_files(&plain_text, 1, &arrays[i]);
+        assert_int_equal(c->count, 1);
+        size_t length;
+        assert_memory_equal(corpus_text(c, 0, &length), "[5, {", 5);
+        corpus_free(c);
+    }
 }
 
 /* A table of more than 64 MiB whose rows are short; a quoted field over the reader's chunks. */

@@ -501,6 +501,7 @@ static bool read_csv(table *t, error *err) {
 static const cJSON *find_member(const cJSON *object, const corpus_options *o, bool label) {
     const cJSON *found = NULL, *member;
     int rank = NAMES;
+    if (!cJSON_IsObject(object)) return NULL; /* an array's elements have no names */
     cJSON_ArrayForEach(member, object) {
         const int its = rank_column(o, label, member->string, strlen(member->string));
         if (its < rank) rank = its, found = member;
