@@ -398,7 +398,8 @@ const char *file_kind(const uint8_t *head, size_t count) {
             return kinds[k].name;
         }
     }
-    if (is_json_array(head, count)) return "a JSON array, where each line is to be an object";
+    if (is_json_array(head, count))
+        return "a JSON array, whose texts a .json gives if its first object has one";
     if (count > 262 && memcmp(head + 257, "ustar", 5) == 0) return "a tar archive";
     size_t controls = 0;
     for (size_t i = 0; i < count; i++) {

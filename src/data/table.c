@@ -15,6 +15,8 @@
 
 enum { NAMES = 13 };
 
+typedef bool next_row(lines *l, error *err); /* as lines_next */
+
 /* What columns are usually called, the likeliest first. */
 static const char *const text_names[NAMES] = {
     "text", "reviewtext", "review", "sentence", "content",     "comment", "document",
@@ -84,9 +86,72 @@ static bool is_header(const uint8_t *line, size_t length, const corpus_options *
     return is_header_of(line, length, '\t', options);
 }
 
+/* The first of the bytes that are not blank. */
+static const uint8_t *skip_blanks(const uint8_t *at, const uint8_t *end) {
+    while (at < end && strchr(" \t\r\n", *at)) at++;
+    return at;
+}
+
+/* The end of the JSON value, or of the name of a member, that begins at `at`. */
+static const uint8_t *value_end(const uint8_t *at, const uint8_t *end) {
+    int depth = 0;
+    for (bool quoted = false; at < end; at++) {
+        if (quoted && *at == '\\') {
+            at++;
+        } else if (*at == '"') {
+            quoted = !quoted;
+        } else if (!quoted && (*at == '{' || *at == '[')) {
+            depth++;
+        } else if (!quoted && depth == 0 && strchr(",:}] \t\r\n", *at)) {
+            break;
+        } else if (!quoted && (*at == '}' || *at == ']')) {
+            depth--;
+        }
+    }
+    return at;
+}
+
+/* The next element of an array, which is the whole file, as if it were a line; `number` counts
+ * elements. */
+static bool element_next(lines *l, error *err) {
+    const char *wrong = NULL;
+    for (size_t count = 1; !wrong;) {
+        const size_t left = l->end - l->begin;
+        l->buffer = mem_grow(l->buffer, &l->capacity, l->end + SOURCE_CHUNK, 1);
+        const uint8_t *end = l->buffer + l->end, *at = skip_blanks(l->buffer + l->begin, end);
+        const uint8_t *start = skip_blanks(at < end ? at + 1 : end, end);
+        const uint8_t *last = value_end(start, end);
+        const bool closes = l->number > 1 && at < end && *at == ']';
+        if (at < end && !closes && *at != (l->number == 1 ? '[' : ',')) {
+            wrong = "expected a comma or ] after an object";
+        } else if (closes && start < end) {
+            wrong = "expected nothing after the array's ]";
+        } else if (closes && count == 0) {
+            l->text = NULL;
+            return true;
+        } else if (count == 0) {
+            wrong = "expected ] at the end; is the file cut short?";
+        } else if (left > SOURCE_LONGEST) {
+            wrong = "an object of more than 64 MiB";
+        } else if (!closes && last < end) {
+            l->text = l->buffer + (start - l->buffer);
+            l->length = (size_t)(last - start);
+            l->begin = (size_t)(last - l->buffer);
+            return true;
+        } else {
+            memmove(l->buffer, l->buffer + l->begin, left);
+            if (!source_read(l->source, l->buffer + left, SOURCE_CHUNK, &count, err)) return false;
+            if (!source_check_utf8(l->source, l->buffer, count, err)) return false;
+            l->begin = l->end == 0 ? utf8_mark_length(l->buffer, count) : 0;
+            l->end = left + count;
+        }
+    }
+    return error_set(err, "%s:%" PRIu64 ": %s", source_name(l->source), l->number, wrong);
+}
+
 static const cJSON *find_member(const cJSON *object, const corpus_options *o, bool label);
 
-/* Whether a .json's first line is an object with a text, which may be null, or with members that
+/* Whether a .json's first line or element is an object with a text, which may be null, or with members that
  * may have the one that is named to us. */
 static bool is_object(const uint8_t *line, size_t length, const corpus_options *options) {
     cJSON *object = cJSON_ParseWithLength((const char *)line, length);
@@ -97,17 +162,17 @@ static bool is_object(const uint8_t *line, size_t length, const corpus_options *
     return found;
 }
 
-/* Whether `decide` takes the first line of a file, which must be a regular one, as a pipe can be
- * read but once. */
-static bool first_line(const char *path, const corpus_options *options,
-                       bool (*decide)(const uint8_t *, size_t, const corpus_options *)) {
+/* Whether `decide` takes the first line, or element, of a file, which must be a regular one, as a
+ * pipe can be read but once. */
+static bool is_first(const char *path, const corpus_options *options, next_row *next,
+                     bool (*decide)(const uint8_t *, size_t, const corpus_options *)) {
     struct stat status;
     error ignored;
     if (stat(path, &status) != 0 || !S_ISREG(status.st_mode)) return false;
     source *s = source_open(path, &ignored);
     lines l = {.source = s, .number = 1};
     bool decided = false;
-    if (s && lines_next(&l, &ignored) && l.text) {
+    if (s && next(&l, &ignored) && l.text) {
         const size_t mark = utf8_mark_length(l.text, l.length);
         decided = decide(l.text + mark, l.length - mark, options);
     }
@@ -121,9 +186,16 @@ table_kind table_kind_of(const char *path, const corpus_options *options) {
     char *name = mem_format("%.*s", (int)strlen(path) - (packed ? 3 : 0), path);
     table_kind kind = NO_TABLE;
     if (file_ends_in(name, ".csv")) kind = CSV_TABLE;
-    if (file_ends_in(name, ".tsv") && first_line(path, options, is_header)) kind = CSV_TABLE;
+    if (file_ends_in(name, ".tsv") && is_first(path, options, lines_next, is_header))
+        kind = CSV_TABLE;
     if (file_ends_in(name, ".jsonl") || file_ends_in(name, ".ndjson")) kind = JSON_TABLE;
-    if (file_ends_in(name, ".json") && first_line(path, options, is_object)) kind = JSON_TABLE;
+    if (file_ends_in(name, ".json")) {
+        if (is_first(path, options, element_next, is_object)) {
+            kind = JSON_ARRAY;
+        } else if (is_first(path, options, lines_next, is_object)) {
+            kind = JSON_TABLE;
+        }
+    }
     if (file_ends_in(name, ".ft.txt") || file_ends_in(name, ".fasttext")) kind = FASTTEXT_TABLE;
     free(name);
     return kind;
@@ -509,31 +581,6 @@ static const cJSON *find_member(const cJSON *object, const corpus_options *o, bo
     return found;
 }
 
-/* The first of the bytes that are not blank. */
-static const uint8_t *skip_blanks(const uint8_t *at, const uint8_t *end) {
-    while (at < end && strchr(" \t\r\n", *at)) at++;
-    return at;
-}
-
-/* The end of the JSON value, or of the name of a member, that begins at `at`. */
-static const uint8_t *value_end(const uint8_t *at, const uint8_t *end) {
-    int depth = 0;
-    for (bool quoted = false; at < end; at++) {
-        if (quoted && *at == '\\') {
-            at++;
-        } else if (*at == '"') {
-            quoted = !quoted;
-        } else if (!quoted && (*at == '{' || *at == '[')) {
-            depth++;
-        } else if (!quoted && depth == 0 && strchr(",:}] \t\r\n", *at)) {
-            break;
-        } else if (!quoted && (*at == '}' || *at == ']')) {
-            depth--;
-        }
-    }
-    return at;
-}
-
 /* The text of the value of an object's member, counted from 0, of valid JSON; cJSON keeps of a
  * number what a double holds. */
 static void set_number(table *t, const uint8_t *at, size_t length, int member) {
@@ -686,10 +733,11 @@ static void take_fasttext(table *t, uint8_t *line, size_t length) {
     finish_row(t);
 }
 
-static bool read_lines(table *t, void (*take)(table *, uint8_t *, size_t), error *err) {
+static bool read_rows(table *t, next_row *next, void (*take)(table *, uint8_t *, size_t),
+                      error *err) {
     lines l = {.source = t->source, .number = 1};
     bool read = true;
-    for (; !t->failed && (read = lines_next(&l, err)) && l.text; l.number++) {
+    for (; !t->failed && (read = next(&l, err)) && l.text; l.number++) {
         size_t skip = l.number == 1 ? utf8_mark_length(l.text, l.length) : 0;
         while (skip < l.length && l.text[skip] == ' ') skip++;
         if (skip == l.length) continue; /* an empty line */
@@ -712,9 +760,13 @@ static bool read_lines(table *t, void (*take)(table *, uint8_t *, size_t), error
 bool table_read(source *s, table_kind kind, const corpus_options *options, table_take *take,
                 void *data, error *err) {
     table t = {.source = s, .options = options, .take = take, .data = data, .err = err};
-    const bool read = kind == CSV_TABLE
-                          ? read_csv(&t, err)
-                          : read_lines(&t, kind == JSON_TABLE ? take_json : take_fasttext, err);
+    bool read;
+    switch (kind) {
+    case CSV_TABLE: read = read_csv(&t, err); break;
+    case JSON_ARRAY: read = read_rows(&t, element_next, take_json, err); break;
+    case JSON_TABLE: read = read_rows(&t, lines_next, take_json, err); break;
+    default: read = read_rows(&t, lines_next, take_fasttext, err);
+    }
     free(t.label.at);
     free(t.text.at);
     free(t.whole.at);

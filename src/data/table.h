@@ -6,6 +6,7 @@
  *                    since many tables do not quote. A .tsv whose first row names no column is no
  *                    table: each of its lines is a document, see corpus.h
  *   .jsonl, .ndjson  an object on each line; .json too if its first line is an object with a text
+ *   .json            an array of objects, whose first one has a text
  *   .ft.txt, .fasttext  fastText's lines, one word of which is __label__NAME
  *
  * each also as .gz or .xz. Unless they are named, the columns of texts and of labels are found by
@@ -18,7 +19,7 @@
 #include "data/document.h"
 #include "data/files.h"
 
-typedef enum table_kind { NO_TABLE, CSV_TABLE, JSON_TABLE, FASTTEXT_TABLE } table_kind;
+typedef enum table_kind { NO_TABLE, CSV_TABLE, JSON_TABLE, JSON_ARRAY, FASTTEXT_TABLE } table_kind;
 
 /* The kind of a file, by its name and, where that does not decide, by its first line. */
 table_kind table_kind_of(const char *path, const corpus_options *options);

@@ -95,8 +95,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const bool fits = !convolution || smallworld_conv_out(&shape, positions);
     if (convolution && fits) {
         taps = shape.filter[0] * shape.filter[1];
-        if ((double)positions[0] * positions[1] * taps * count * block * block > MOST_WORK)
-            return 0;
+        const double pixels =
+            (double)shape.in[0] * shape.in[1] + positions[0] * (double)positions[1];
+        if (pixels * taps * count * block * block > MOST_WORK) return 0;
     }
     smallworld_product *p =
         square && !convolution
