@@ -1,6 +1,6 @@
-/* Texts: TSV and raw, plain, gzip or xz. The bits of an input's first byte choose the name's ending
- * (.tsv, .txt, .csv or .jsonl), whether HTML entities are decoded, and whether the corpus is split;
- * the rest is the file. Only inputs that begin with the magic of gzip or xz are read as such. */
+/* Texts: tables and raw, plain, gzip or xz. The bits of an input's first byte choose the name's
+ * ending, whether HTML entities are decoded, and whether the corpus is split; the rest is the file.
+ * Only inputs that begin with the magic of gzip or xz are read as such. */
 #include "fuzz.h"
 
 #include "core/memory.h"
@@ -10,17 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TSV = 1, ENTITIES = 2, SPLIT = 4, TABLE = 8 };
+enum { ENTITIES = 2, SPLIT = 4 }; /* bits 0, 3 and 4 choose the name */
 
-static const char *names[2][2]; /* [table][.tsv] */
+static const char *names[8] = {"input.txt", "input.tsv",    "input.jsonl", "input.csv",
+                               "input.txt", "input.ft.txt", "input.json",  "input.ft.txt"};
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc;
     (void)argv;
-    names[0][0] = scratch_path("input.txt");
-    names[0][1] = scratch_path("input.tsv");
-    names[1][0] = scratch_path("input.jsonl");
-    names[1][1] = scratch_path("input.csv");
+    for (int i = 0; i < 8; i++) names[i] = scratch_path(names[i]);
     return 0;
 }
 
@@ -51,7 +49,7 @@ static void read_in_order(const corpus *c) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
-    char *path = (char *)names[(data[0] & TABLE) != 0][data[0] & TSV];
+    char *path = (char *)names[(data[0] & 1) | (data[0] >> 2 & 6)];
     const corpus_options how = {.html_entities = (data[0] & ENTITIES) != 0};
     error err;
     scratch_write(path, data + 1, size - 1);
