@@ -158,7 +158,7 @@ static void test_products(void **state) {
     }
 }
 
-/* What a convolution computes is tested by tests/library.py and, on a GPU, tests/torch_layers.py. */
+/* What convolutions compute is tested by tests/library.py and, on a GPU, tests/torch_layers.py. */
 static void test_refused_convolutions(void **state) {
     (void)state;
     enum { OUT = 2, IN = 3, BLOCK = 16, COUNT = 3 };

@@ -151,8 +151,8 @@ static bool element_next(lines *l, error *err) {
 
 static const cJSON *find_member(const cJSON *object, const corpus_options *o, bool label);
 
-/* Whether a .json's first line or element is an object with a text, which may be null, or with members that
- * may have the one that is named to us. */
+/* Whether a .json's first line or element is an object with a text, which may be null, or with
+ * members that may have the one that is named to us. */
 static bool is_object(const uint8_t *line, size_t length, const corpus_options *options) {
     cJSON *object = cJSON_ParseWithLength((const char *)line, length);
     const cJSON *text = find_member(object, options, false);
