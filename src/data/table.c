@@ -117,7 +117,7 @@ static bool element_next(lines *l, error *err) {
     const char *wrong = NULL;
     for (size_t count = 1; !wrong;) {
         const size_t left = l->end - l->begin;
-        l->buffer = mem_grow(l->buffer, &l->capacity, l->end + SOURCE_CHUNK, 1);
+        l->buffer = mem_grow(l->buffer, &l->capacity, 2 * l->end + SOURCE_CHUNK, 1);
         const uint8_t *end = l->buffer + l->end, *at = skip_blanks(l->buffer + l->begin, end);
         const uint8_t *start = skip_blanks(at < end ? at + 1 : end, end);
         const uint8_t *last = value_end(start, end);
@@ -129,21 +129,28 @@ static bool element_next(lines *l, error *err) {
         } else if (closes && count == 0) {
             l->text = NULL;
             return true;
-        } else if (count == 0) {
-            wrong = "expected ] at the end; is the file cut short?";
-        } else if (left > SOURCE_LONGEST) {
-            wrong = "an object of more than 64 MiB";
         } else if (!closes && last < end) {
             l->text = l->buffer + (start - l->buffer);
             l->length = (size_t)(last - start);
             l->begin = (size_t)(last - l->buffer);
             return true;
+        } else if (count == 0) {
+            wrong = "expected ] at the end; is the file cut short?";
+        } else if (left > SOURCE_LONGEST) {
+            wrong = "an object of more than 64 MiB";
         } else {
+            const bool first = l->end == 0;
             memmove(l->buffer, l->buffer + l->begin, left);
-            if (!source_read(l->source, l->buffer + left, SOURCE_CHUNK, &count, err)) return false;
-            if (!source_check_utf8(l->source, l->buffer, count, err)) return false;
-            l->begin = l->end == 0 ? utf8_mark_length(l->buffer, count) : 0;
-            l->end = left + count;
+            l->begin = 0;
+            l->end = left;
+            do { /* a long object is not looked at again before it has doubled */
+                if (!source_read(l->source, l->buffer + l->end, SOURCE_CHUNK, &count, err) ||
+                    !source_check_utf8(l->source, l->buffer, count, err)) {
+                    return false;
+                }
+                l->end += count;
+            } while (count > 0 && l->end < 2 * left);
+            if (first) l->begin = utf8_mark_length(l->buffer, count);
         }
     }
     return error_set(err, "%s:%" PRIu64 ": %s", source_name(l->source), l->number, wrong);
