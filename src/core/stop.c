@@ -6,15 +6,17 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
 enum { REPEAT = 1 }; /* seconds in which signals are one request: stop.h */
 
-static volatile sig_atomic_t caught, caught_at; /* the number; when, in whole seconds */
+/* The number; when, in whole seconds. Two signals may come in two threads. */
+static atomic_int caught, caught_at;
 
 static void on_signal(int number) {
-    const sig_atomic_t now = (sig_atomic_t)clock_seconds();
+    const int now = (int)clock_seconds();
     if (caught && caught != SIGPIPE) {
         if (now - caught_at <= REPEAT) return;
         file_remove_temporaries();
@@ -27,7 +29,8 @@ static void on_signal(int number) {
 
 /* Each further write to the closed pipe brings another one. */
 static void on_pipe(int number) {
-    if (!caught) caught = number;
+    int none = 0;
+    atomic_compare_exchange_strong(&caught, &none, number);
 }
 
 void stop_handle(void (*handler)(int number), int flags) {
@@ -51,7 +54,7 @@ int stop_signal(void) {
 }
 
 void stop_remember(int number) {
-    caught_at = (sig_atomic_t)clock_seconds();
+    caught_at = (int)clock_seconds();
     caught = number;
 }
 
