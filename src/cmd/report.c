@@ -148,7 +148,7 @@ static double commonest_error(const contents *m) {
     return all ? 100 * (double)(all - most) / (double)all : NAN;
 }
 
-static bool open_material(const arguments *a, contents *m, error *err) {
+static bool open_contents(const arguments *a, contents *m, error *err) {
     char *folders[] = {(char *)(uintptr_t)a->folder};
     m->path = mem_format("%s/last.safetensors", a->folder);
     if (!curves_read(&m->curves, folders, 1, err)) return false;
@@ -162,7 +162,7 @@ static bool open_material(const arguments *a, contents *m, error *err) {
     return true;
 }
 
-static void close_material(contents *m) {
+static void close_contents(contents *m) {
     free(m->sample);
     reading_free(&m->reading);
     wiring_free(&m->wiring);
@@ -283,9 +283,9 @@ int cmd_report(int argc, char **argv) {
     contents *m = mem_alloc(1, sizeof *m);
     char *page = a.out ? mem_string(a.out) : mem_format("%s/report.html", a.folder);
     char *card = a.card ? mem_string(a.card) : mem_format("%s/README.md", a.folder);
-    bool done = report_check_files(page, card, &err) && open_material(&a, m, &err) &&
+    bool done = report_check_files(page, card, &err) && open_contents(&a, m, &err) &&
                 write_report(&a, m, page, card, &err);
-    close_material(m);
+    close_contents(m);
     log_end();
     if (done) printf("%s\n%s\n", card, page);
     free(card);

@@ -142,7 +142,7 @@ static bool choose_units(const arguments *a, inputs *m, int64_t hidden, error *e
     return true;
 }
 
-static bool read_material(const arguments *a, inputs *m, const checkpoint *c, error *err) {
+static bool read_inputs(const arguments *a, inputs *m, const checkpoint *c, error *err) {
     const options *o = &c->options;
     const corpus_options how = cli_reading(&a->documents.columns, o);
     *m = (inputs){.how = {.progress = !a->json || log_is_terminal()}};
@@ -166,7 +166,7 @@ static bool read_material(const arguments *a, inputs *m, const checkpoint *c, er
     return true;
 }
 
-static void free_material(inputs *m) {
+static void free_inputs(inputs *m) {
     if (m->texts) corpus_free(m->texts);
     if (m->has_labelled) dataset_close(&m->labelled);
     origin_free(&m->origin);
@@ -254,7 +254,7 @@ static bool show(const arguments *a, reading *r, inputs *m, error *err) {
     checkpoint peek;
     loaded_model loaded;
     if (!checkpoint_open(&peek, a->checkpoint, err)) return false;
-    bool done = read_material(a, m, &peek, err);
+    bool done = read_inputs(a, m, &peek, err);
     checkpoint_close(&peek);
     if (!done) return false;
     int batch = m->texts->count < MAX_BATCH ? (int)m->texts->count : MAX_BATCH;
@@ -318,6 +318,6 @@ int cmd_show(int argc, char **argv) {
     bool done = show(&a, &r, &m, &err);
     if (done) report(&a, &m, &r);
     reading_free(&r);
-    free_material(&m);
+    free_inputs(&m);
     return done ? STATUS_OK : cli_fail(&err, "show");
 }
