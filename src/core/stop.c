@@ -16,15 +16,13 @@ enum { REPEAT = 1 }; /* seconds in which signals are one request: stop.h */
 static atomic_int caught, caught_at;
 
 static void on_signal(int number) {
-    const int now = (int)clock_seconds();
     if (caught && caught != SIGPIPE) {
-        if (now - caught_at <= REPEAT) return;
+        if ((int)clock_seconds() - caught_at <= REPEAT) return;
         file_remove_temporaries();
         signal(number, SIG_DFL);
         raise(number);
     }
-    caught_at = now;
-    caught = number;
+    stop_remember(number);
 }
 
 /* Each further write to the closed pipe brings another one. */

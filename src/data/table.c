@@ -162,9 +162,11 @@ static const cJSON *find_member(const cJSON *object, const corpus_options *o, bo
  * members that may have the one that is named to us. */
 static bool is_object(const uint8_t *line, size_t length, const corpus_options *options) {
     cJSON *object = cJSON_ParseWithLength((const char *)line, length);
-    const cJSON *text = find_member(object, options, false);
-    const bool found = cJSON_IsObject(object) && (is_named(options->text_column) ||
-                                                  cJSON_IsString(text) || cJSON_IsNull(text));
+    bool found = cJSON_IsObject(object);
+    if (found && !is_named(options->text_column)) {
+        const cJSON *text = find_member(object, options, false);
+        found = cJSON_IsString(text) || cJSON_IsNull(text);
+    }
     cJSON_Delete(object);
     return found;
 }
@@ -576,11 +578,10 @@ static bool read_csv(table *t, error *err) {
 
 /* ------------------------------------------------------------------------------------- JSON */
 
-/* The member of this name, or else of the likeliest one, or NULL. */
+/* An object's member of this name, or else of the likeliest one, or NULL. */
 static const cJSON *find_member(const cJSON *object, const corpus_options *o, bool label) {
     const cJSON *found = NULL, *member;
     int rank = NAMES;
-    if (!cJSON_IsObject(object)) return NULL; /* an array's elements have no names */
     cJSON_ArrayForEach(member, object) {
         const int its = rank_column(o, label, member->string, strlen(member->string));
         if (its < rank) rank = its, found = member;
