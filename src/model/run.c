@@ -246,20 +246,6 @@ void model_generate(model *m, sampling *state, uint8_t *text, int count) {
 
 /* ----------------------------------------------------------------------------------- the update */
 
-/* Runs segment k forward for the first time. Only the last segment keeps its activations; of the
- * others h and c remain, until the next one reuses their memory. */
-static void forward_segment(model *m, int k) {
-    bool last = k == m->segments - 1;
-    if (k == 0) model_prepare_tables(m);
-    if (!last) model_keep_state(m, 0, border(m, k));
-    forward_layers(m, k, last, true);
-    if (!last) {
-        carry_state(m, k);
-    } else if (k > 0) { /* saved, as running the others again overwrites it */
-        model_keep_state(m, segment_of(m, 0, k).steps, m->carry);
-    }
-}
-
 static void recompute_segment(model *m, int k) {
     model_begin_with_state(m, border(m, k));
     model_prepare_tables(m); /* the backward pass of their layer norm overwrote them */
@@ -309,12 +295,20 @@ static void begin_part(model *m, update_part part) {
 }
 
 /* Forward over all segments, then head and backward from the last one to the first. Only the last
- * segment's activations are still there; those of the others are computed again. */
+ * segment keeps its activations; of the others h and c remain, until the next one reuses their
+ * memory, so they are computed again. */
 static void compute_gradient(model *m) {
     const int last = m->segments - 1;
     for (int k = 0; k <= last; k++) {
         begin_part(m, UPDATE_FORWARD);
-        forward_segment(m, k);
+        if (k == 0) model_prepare_tables(m);
+        if (k < last) model_keep_state(m, 0, border(m, k));
+        forward_layers(m, k, k == last, true);
+        if (k < last) {
+            carry_state(m, k);
+        } else if (k > 0) { /* saved, as running the others again overwrites it */
+            model_keep_state(m, segment_of(m, 0, k).steps, m->carry);
+        }
     }
     for (int k = last; k >= 0; k--) {
         if (k < last) {
