@@ -1,7 +1,7 @@
 /* The CUDA backend: memory, asynchronous uploads, recordings as CUDA graphs. Only this
  * folder knows CUDA. Its rooms, of which each uses those below it:
  *
- *   bench/     ceilings of the hardware, and the libraries that products are held against
+ *   bench/     marks in time, and what only a GPU can tell a benchmark
  *   cell/, training/  what a cell does between products; the loss, reductions and the update
  *   products/  the products with W: dispatch.cu has the table of all kernels and chooses among
  *              them; portable/ has those for any GPU from sm_80 on, hopper/ those for sm_90a
@@ -187,6 +187,7 @@ static device_layout *create_layout(backend *be, const layout *l) {
     device_layout *device = cuda_layout_create(be, l);
     products_plan(be, device, l);
     device->hubs = hubs_plan(be, device, l);
+    device->hub_steps = hub_steps_plan(be, device, l);
     return device;
 }
 

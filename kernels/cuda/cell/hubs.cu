@@ -78,16 +78,23 @@ static __global__ void __launch_bounds__(S::THREADS + GROUP, 1)
 }
 
 /* Adds up what thread blocks have of the gradients of hubs' gains and biases. */
-static __global__ void add_hub_gradients(const float *from, int blocks, int hubs, bool more,
-                                         float *dgain, float *dbias) {
+static __global__ void add_hub_gradients(const float *from, int blocks, int width, int hubs,
+                                         bool more, float *dgain, float *dbias) {
     const int hub = blockIdx.x * blockDim.x + threadIdx.x;
     float *to = blockIdx.y ? dbias : dgain;
     if (hub >= hubs || !to) return;
     float total = more ? to[hub] : 0;
     for (int i = 0; i < blocks; i++) {
-        total += from[((size_t)i * 2 + blockIdx.y) * MOST_CHUNKS * KC + hub];
+        total += from[((size_t)i * 2 + blockIdx.y) * width + hub];
     }
     to[hub] = total;
+}
+
+void hubs_add_gradients(backend *be, const stage *hubs, const float *from, int blocks, int width,
+                        bool more) {
+    add_hub_gradients<<<dim3((hubs->units + 127) / 128, 2), 128, 0, cuda_of(be)->stream>>>(
+        from, blocks, width, hubs->units, more, (float *)hubs->dgain, (float *)hubs->dbias);
+    cuda_launched(be, "gradients of hubs");
 }
 
 /* ----------------------------------------------------------------------------------- the tables
@@ -121,6 +128,14 @@ static void turn_table(backend *be, const stage *g, const T *from, T none, T *to
                 g->table_stride, none, to);
 }
 
+void hubs_turn_tables(backend *be, const cell *c, void *hub_table, void *gates_table) {
+    const stage *hubs = &c->stage[0], *gates = &c->stage[1];
+    const uint16_t one = 0x3F80;
+    turn_table(be, hubs, (const uint16_t *)hubs->table, one, (uint16_t *)hub_table);
+    if (!gates_table || gates->table_use != TABLE_ADD) return;
+    turn_table(be, gates, (const uint2 *)c->entries, make_uint2(0, 0), (uint2 *)gates_table);
+}
+
 /* ------------------------------------------------------------------------------------- launches */
 
 /* How many thread blocks of a kernel run at once. */
@@ -146,30 +161,33 @@ template <int U> static int hubs_together(backend *be) {
                count_together(be, (const void *)hubs_kernel<S, true>, threads, S::BYTES));
 }
 
-template <typename S> static void launch_shape(backend *be, hub_arguments &p, bool backward) {
-    p.held = min(p.chunks, (int)S::MOST_HELD);
-    const int all = X_SLOTS + MORE_SLOTS, streamed = p.chunks - p.held;
-    const bool more = streamed == 0 || (streamed == 1 && p.chunks * S::GROUPS % all == 0);
-    p.x_slots = !backward && more ? all : X_SLOTS;
-    be->memory->zero(be, p.counters, COUNTERS * COUNTER_WORDS * sizeof *p.counters);
-    cuda_launch(be, backward ? "cell backward" : "cell forward", false,
-                backward ? hubs_kernel<S, true> : hubs_kernel<S, false>, dim3(p.hidden / S::U),
-                S::THREADS + GROUP, (size_t)S::BYTES, p);
-}
-
-static hub_places places_of(const hub_arguments &p, int U, bf16 *raw, bf16 *first) {
-    const size_t step = (size_t)HUB_GATES * p.hidden * p.columns;
-    const uint32_t box = U * BOX, columns = p.columns, hidden = p.hidden;
-    if (p.columns <= MOST_COLUMNS) {
+hub_places hubs_places(const hub_arguments *p, int U, bf16 *raw, bf16 *first) {
+    const size_t step = (size_t)HUB_GATES * p->hidden * p->columns;
+    const uint32_t box = U * BOX, columns = p->columns, hidden = p->hidden;
+    if (p->columns <= MOST_COLUMNS) {
         return {first, raw, step, HUB_GATES * box, HUB_GATES * hidden * BOX, box, BOX};
     }
-    raw += p.first_column;
+    raw += p->first_column;
     return {raw, raw + step, step, U * columns, BOX, hidden * columns, columns};
 }
 
 template <int U> static void launch_hubs(backend *be, hub_arguments &p, bool backward) {
-    if (p.columns - p.first_column > BOX) launch_shape<hub_shape<U, 2>>(be, p, backward);
-    if (p.columns - p.first_column <= BOX) launch_shape<hub_shape<U, 1>>(be, p, backward);
+    typedef hub_shape<U, 1> one; /* where their numbers are used, both shapes have the same */
+    typedef hub_shape<U, 2> two;
+    const int groups = p.columns - p.first_column > BOX ? 2 : 1, all = X_SLOTS + MORE_SLOTS;
+    p.held = min(p.chunks, (int)two::MOST_HELD);
+    const int streamed = p.chunks - p.held;
+    const bool more = streamed == 0 || (streamed == 1 && p.chunks * groups % all == 0);
+    p.x_slots = !backward && more ? all : X_SLOTS;
+    be->memory->zero(be, p.counters, COUNTERS * COUNTER_WORDS * sizeof *p.counters);
+    void (*forward)(const hub_arguments) = hubs_kernel<one, false>;
+    void (*back)(const hub_arguments) = hubs_kernel<one, true>;
+    if (groups == 2) {
+        forward = hubs_kernel<two, false>;
+        back = hubs_kernel<two, true>;
+    }
+    cuda_launch(be, backward ? "cell backward" : "cell forward", false, backward ? back : forward,
+                dim3(p.hidden / U), (groups + 1) * GROUP, (size_t)two::BYTES, p);
 }
 
 hub_tables *hubs_plan(backend *be, device_layout *device, const layout *l) {
@@ -218,88 +236,80 @@ const char *hubs_lack(backend *be, const cell *c) {
     return NULL;
 }
 
-/* Rows of `width` elements in boxes of `box_width` by `box_rows`. */
-static bool map_rows(backend *be, CUtensorMap *map, const void *base, int width, int rows,
-                     int planes, int box_width, int box_rows, int box_planes) {
+/* What cells with hubs ask of either kernel. */
+void hubs_fill(const cell *c, hub_arguments *p) {
+    const stage *hubs = &c->stage[0], *gates = &c->stage[1];
+    p->steps = c->steps;
+    p->hidden = c->hidden;
+    p->columns = c->columns;
+    p->hubs = hubs->units;
+    p->keep = c->keep;
+    p->norm = hubs->layer_norm;
+    p->norm_last = hubs->norm_last;
+    p->later = c->has_later_steps;
+    p->earlier = c->has_earlier_steps;
+    p->bytes = c->bytes;
+    p->below = (const bf16 *)c->below;
+    p->hub_gain = (const float *)hubs->gain;
+    p->hub_bias = (const float *)hubs->bias;
+    p->bias = (const float *)gates->bias;
+    p->sums = (fixed *)hubs->sums;
+    p->hub_raw = (bf16 *)hubs->raw;
+    p->hub_out = (bf16 *)hubs->out;
+    p->hub_entry = (bf16 *)hubs->dentry;
+    p->hub_gradient = (bf16 *)stage_raw_gradient(hubs);
+    p->h = (bf16 *)c->h;
+    p->dh = (bf16 *)c->dh;
+    p->dx = (bf16 *)c->dx;
+    p->c = (float *)c->c;
+    p->dc = (float *)c->dc;
+    p->dbias = (float *)gates->dbias;
+    p->dropout_threshold = c->dropout.threshold;
+    p->dropout_scale = (float)c->dropout.scale;
+    p->dropout_seed = c->dropout.seed;
+    p->dropout_stream = c->dropout.first_stream;
+    p->arguments = c->arguments;
+    p->first_step = c->first_step;
+}
+
+bool hubs_map_rows(backend *be, CUtensorMap *map, const void *base, int width, int rows, int planes,
+                   int box_width, int box_rows) {
     const uint64_t row = (uint64_t)width * sizeof(bf16);
     const uint64_t extent[3] = {(uint64_t)width, (uint64_t)rows, (uint64_t)planes};
     const uint64_t stride[2] = {row, row * (uint64_t)rows};
-    const uint32_t box[3] = {(uint32_t)box_width, (uint32_t)box_rows, (uint32_t)box_planes};
+    const uint32_t box[3] = {(uint32_t)box_width, (uint32_t)box_rows, (uint32_t)planes};
     return make_map(be, map, base, planes ? 3 : 2, extent, stride, box, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
-static void run_hubs(backend *be, const cell *c, bool backward) {
+void hubs_run(backend *be, const cell *c, bool backward) {
     const stage *hubs = &c->stage[0], *gates = &c->stage[1];
     hub_tables *t = gates->layout->hubs;
     const int hidden = c->hidden, columns = c->columns, U = t->cells;
     const void *out = backward ? gates->dpre : c->h;
     const int rows = backward ? HUB_GATES * c->steps : c->steps + 1;
     hub_arguments p = {};
-    p.steps = c->steps;
-    p.hidden = hidden;
-    p.columns = columns;
-    p.hubs = hubs->units;
+    hubs_fill(c, &p);
     p.chunks = (hubs->units + KC - 1) / KC;
-    p.keep = c->keep;
-    p.norm = hubs->layer_norm;
-    p.norm_last = hubs->norm_last;
-    p.later = c->has_later_steps;
-    p.earlier = c->has_earlier_steps;
     p.counters = t->counters;
     p.stuck = cuda_stuck_word(be, "hubs");
     p.exchange = t->exchange;
     p.aside = t->aside;
     p.parts = t->parts;
-    p.bytes = c->bytes;
-    p.below = (const bf16 *)c->below;
     p.hub_table = t->hub_table;
     p.gates_table = gates->table_use == TABLE_ADD ? t->gates_table : NULL;
-    p.hub_gain = (const float *)hubs->gain;
-    p.hub_bias = (const float *)hubs->bias;
-    p.bias = (const float *)gates->bias;
-    p.sums = (fixed *)hubs->sums;
-    p.hub_raw = (bf16 *)hubs->raw;
-    p.hub_out = (bf16 *)hubs->out;
-    p.hub_entry = (bf16 *)hubs->dentry;
-    p.hub_gradient = (bf16 *)stage_raw_gradient(hubs);
-    p.h = (bf16 *)c->h;
-    p.dh = (bf16 *)c->dh;
-    p.dx = (bf16 *)c->dx;
-    p.c = (float *)c->c;
-    p.dc = (float *)c->dc;
-    p.dbias = (float *)gates->dbias;
     p.gradients = t->gradients;
-    p.dropout_threshold = c->dropout.threshold;
-    p.dropout_scale = (float)c->dropout.scale;
-    p.dropout_seed = c->dropout.seed;
-    p.dropout_stream = c->dropout.first_stream;
-    p.arguments = c->arguments;
-    p.first_step = c->first_step;
-    turn_table(be, hubs, (const uint16_t *)hubs->table, (uint16_t)0x3F80, (uint16_t *)t->hub_table);
-    if (p.gates_table && !backward) {
-        turn_table(be, gates, (const uint2 *)c->entries, make_uint2(0, 0), (uint2 *)t->gates_table);
-    }
-    if (!map_rows(be, &p.w, gates->weight, p.hubs, hidden, HUB_GATES, KC, U, HUB_GATES) ||
-        !map_rows(be, &p.v, hubs->weight, hidden, p.hubs, 0, 64, KC, 0) ||
-        !map_rows(be, &p.x, t->exchange, p.hubs, MOST_COLUMNS, 0, KC, BOX, 0) ||
-        !map_rows(be, &p.out, out, columns, rows * hidden, 0, BOX, U, 0)) {
+    hubs_turn_tables(be, c, t->hub_table, backward ? NULL : t->gates_table);
+    if (!hubs_map_rows(be, &p.w, gates->weight, p.hubs, hidden, HUB_GATES, KC, U) ||
+        !hubs_map_rows(be, &p.v, hubs->weight, hidden, p.hubs, 0, 64, KC) ||
+        !hubs_map_rows(be, &p.x, t->exchange, p.hubs, MOST_COLUMNS, 0, KC, BOX) ||
+        !hubs_map_rows(be, &p.out, out, columns, rows * hidden, 0, BOX, U)) {
         return;
     }
     for (; p.first_column < columns; p.first_column += MOST_COLUMNS) {
-        p.z = places_of(p, U, (bf16 *)gates->raw, t->first_z);
+        p.z = hubs_places(&p, U, (bf16 *)gates->raw, t->first_z);
         WITH_CELLS(U, launch_hubs, be, p, backward);
         if (!backward) continue;
-        add_hub_gradients<<<dim3((p.hubs + 127) / 128, 2), 128, 0, cuda_of(be)->stream>>>(
-            t->gradients, hidden / U, p.hubs, p.first_column > 0, (float *)hubs->dgain,
-            (float *)hubs->dbias);
-        cuda_launched(be, "gradients of hubs");
+        hubs_add_gradients(be, hubs, t->gradients, hidden / U, MOST_CHUNKS * KC,
+                           p.first_column > 0);
     }
-}
-
-void hubs_forward(backend *be, const cell *c) {
-    run_hubs(be, c, false);
-}
-
-void hubs_backward(backend *be, const cell *c) {
-    run_hubs(be, c, true);
 }

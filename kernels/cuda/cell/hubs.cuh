@@ -270,4 +270,21 @@ static __device__ void keep_columns(const hub_arguments &p, hub_barriers<BACK> &
     }
 }
 
+/* ------------------------------------------------------------------------------ on the host */
+
+/* What the cell asks of kernels of hubs, apart from their own memory. */
+void hubs_fill(const cell *c, hub_arguments *p);
+
+/* For pieces of U cells; first: room for a step's z. */
+hub_places hubs_places(const hub_arguments *p, int U, bf16 *raw, bf16 *first);
+
+/* [planes][rows][width], or without planes [rows][width], in boxes of box_rows by box_width, of all
+ * planes. */
+bool hubs_map_rows(backend *be, CUtensorMap *map, const void *base, int width, int rows, int planes,
+                   int box_width, int box_rows);
+
+/* The hubs' table -> [VOCABULARY][hubs], 1 where it has no entry; the gates', if they have one and
+ * gates_table is not NULL -> [VOCABULARY][hidden][GATES]. */
+void hubs_turn_tables(backend *be, const cell *c, void *hub_table, void *gates_table);
+
 #endif

@@ -3,9 +3,7 @@
 #ifndef SMALLWORLD_KERNELS_CUDA_CELL_HUBS_CONSUMER_CUH
 #define SMALLWORLD_KERNELS_CUDA_CELL_HUBS_CONSUMER_CUH
 
-#include "cell/hubs.cuh"
-
-#include <cuda_fp16.h>
+#include "cell/hubs_gates.cuh"
 
 /* The hub of a part's vector of 16 bytes: as a product's sums lie in a thread, of which four
  * neighbours so store 64 bytes. w: of its four words; each has this hub and the next one. */
@@ -13,62 +11,24 @@ static __device__ inline int hub_of(int vector, int w) {
     return vector / 8 * KC + (vector / 4 % 2 * 4 + w) * 8 + vector % 4 * 2;
 }
 
-static __device__ inline float low(uint32_t two) {
-    return __uint_as_float(two << 16);
-}
-
-static __device__ inline float high(uint32_t two) {
-    return __uint_as_float(two & 0xFFFF0000u);
-}
-
-static __device__ inline float rounded(float x) {
-    return to_float(from_float<bf16>(x));
-}
-
-template <typename S, bool BACK> struct hub_consumer {
-    static const int U = S::U, J = U / 8, PAIRS = HUB_GATES * J * 2; /* of z or dz */
+template <typename S, bool BACK> struct hub_consumer : hub_gates<S::U, S::GROUPS> {
+    typedef hub_gates<S::U, S::GROUPS> gates;
+    static const int U = S::U, J = gates::J, PAIRS = gates::PAIRS;
+    using gates::column, gates::first, gates::group, gates::lane, gates::p, gates::thread;
     static const int ROWS = BACK ? HUB_GATES * J : J; /* eights of rows of what is multiplied */
-    const hub_arguments &p;
     uint32_t base;
     char *shared;
     hub_barriers<BACK> &b;
-    int thread, group, warp, lane; /* thread: of all consumers; warp: of the group */
-    int first, column;             /* the first cell; this thread's first column of a launch */
-    int streamed = 0, v_done = 0;  /* uses of W that does not stay; the slot of V to release next */
+    int streamed = 0, v_done = 0; /* uses of W that does not stay; the slot of V to release next */
     float hub_dgain[VECTOR] = {}, hub_dbias[VECTOR] = {}; /* backward */
-    float dbias[HUB_GATES] = {};                          /* likewise, of half of the columns */
 
     __device__ hub_consumer(const hub_arguments &p_, uint32_t base_, char *shared_,
                             hub_barriers<BACK> &b_)
-        : p(p_), base(base_), shared(shared_), b(b_) {
-        thread = threadIdx.x;
-        group = __shfl_sync(~0u, threadIdx.x / GROUP, 0);
-        warp = thread % GROUP / 32;
-        lane = thread % 32;
-        first = blockIdx.x * U;
-        column = group * BOX + warp * 16 + lane / 4;
-    }
+        : gates(p_, base_ + S::X, shared_ + S::BIAS, blockIdx.x, gridDim.x), base(base_),
+          shared(shared_), b(b_) {}
 
     __device__ void sync() const {
-        group_sync(1, S::THREADS);
-    }
-
-    __device__ void sync_half() const {
-        group_sync(2 + group, GROUP);
-    }
-
-    /* Cells are numbered in a thread as sums lie: [J][half of the columns][neighbour]. */
-    __device__ int cell_of(int k) const {
-        return first + k / 4 * 8 + lane % 4 * 2 + k % 2;
-    }
-
-    __device__ size_t place_of(int k) const {
-        return (size_t)cell_of(k) * p.columns + p.first_column + column + k / 2 % 2 * 8;
-    }
-
-    /* One of two slots of x for this group to stage rows in. */
-    __device__ uint32_t slot(int i) const {
-        return base + S::X + (group * 2 + i) * TILE_BYTES;
+        gates::sync_groups();
     }
 
     /* The group's i-th chunk of round r, see x_use. */
@@ -517,136 +477,19 @@ template <typename S, bool BACK> struct hub_consumer {
 
     /* ----------------------------------------------------------------------------- the gates */
 
-    /* Which of this thread's updates are dropped, a bit for each. */
-    __device__ uint32_t draw_dropout(int t) const {
-        uint32_t dropped = 0;
-#pragma unroll
-        for (int k = 0; k < U / 2; k++) {
-            const int n = p.first_column + column + k / 2 % 2 * 8, which = n % 4;
-            const uint4 four = philox_draw(
-                p.dropout_seed, (uint32_t)cell_of(k), (p.dropout_stream + (uint32_t)n) / 4,
-                (uint32_t)p.arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, p.first_step + t));
-            const uint32_t one = which % 2 ? four.y : four.x, two = which % 2 ? four.w : four.z;
-            if ((which < 2 ? one : two) < p.dropout_threshold) dropped |= 1u << k;
-        }
-        return dropped;
-    }
-
-    /* What dropout multiplies an update by. */
-    __device__ float kept_share(uint32_t dropped, int k) const {
-        if (p.dropout_threshold == 0) return 1;
-        return dropped >> k & 1 ? 0 : p.dropout_scale;
-    }
-
-    /* Where c of a step is kept for backward, after the first step and before the last; in vectors
-     * of four. */
-    __device__ float4 *c_of(int t) const {
-        const size_t box = (size_t)t * (p.columns / BOX) + p.first_column / BOX + group;
-        return (float4 *)p.c + (box * gridDim.x + blockIdx.x) * (U / 8) * GROUP + thread % GROUP;
-    }
-
-    /* Where a thread keeps eight cells' arguments of a gate, see hub_places. */
-    __device__ uint2 *z_of(int t, int gate, int j) const {
-        const int own = thread % GROUP, in_row = BOX / 4;
-        const hub_places &z = p.z;
-        bf16 *step = t == 0 ? z.first : z.second + (size_t)(t - 1) * z.step;
-        return (uint2 *)(step + blockIdx.x * z.block + group * z.group + gate * z.gate +
-                         j * 8 * z.row + own / in_row * z.row + own % in_row * 4);
-    }
-
-    /* Stages rows of a group's columns, pairs of neighbours as leave_parts has them, in a slot of
-     * its x, for TMA to store. */
-    __device__ __forceinline__ void stage(uint32_t to, const uint32_t *pair) const {
-        const int chunk = warp * 2 + lane / 8 % 2;
-        to += lane % 8 * BOX_ROW + (chunk ^ (lane % 8)) * 16;
-#pragma unroll
-        for (int j = 0; j < J * 2; j += 4) {
-            const int other = j + 4 <= J * 2 ? 2 : 0; /* the last eight rows once more */
-            const uint32_t four[4] = {pair[j], pair[j + 1], pair[j + other], pair[j + other + 1]};
-            store_matrices_transposed(to + (j + lane / 16 * other) / 2 * 8 * BOX_ROW, four);
-        }
-        shared_fence();
-    }
-
-    /* The gates of a step; h as pairs of neighbouring cells, [J][half of the columns]. */
+    /* The gates of a step; see make_gates. */
     __device__ __forceinline__ void run_gates(int t, float (&c)[U / 2], uint32_t (&h)[J * 2]) {
-        const float4 *biases = (const float4 *)(shared + S::BIAS);
-        const uint8_t *text = p.bytes + (size_t)t * p.columns + p.first_column + column;
-        const int byte[2] = {text[0], text[8]};
         float sum[HUB_GATES * U / 2] = {};
         uint4 entry[J][2];
-        uint32_t dropped = 0;
+        const int2 bytes = this->bytes_of(t);
 #pragma unroll
-        for (int k = 0; k < J * 2; k++) {
-            entry[k / 2][k % 2] = make_uint4(0, 0, 0, 0);
-            if (!p.gates_table) continue;
-            const size_t at = (size_t)byte[k % 2] * p.hidden + cell_of(k / 2 * 4);
-            entry[k / 2][k % 2] = *(const uint4 *)(p.gates_table + at * GATES);
-        }
-        if (p.dropout_threshold > 0) dropped = draw_dropout(t);
+        for (int j = 0; j < J; j++) this->load_gates_entries(bytes, j, entry[j]);
+        const uint32_t dropped = p.dropout_threshold > 0 ? this->draw_dropout(t) : 0;
         multiply_w(sum, t);
 #pragma unroll
         for (int j = 0; j < J; j++) {
-            uint32_t z[HUB_GATES][2];
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const uint4 e = entry[j][half];
-                float x[2][GATES], y[2];
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int k = (j * 2 + half) * 2 + i;
-                    const float4 bias = biases[cell_of(k) - first];
-                    const uint32_t one = i ? e.z : e.x, two = i ? e.w : e.y;
-                    const float from[HUB_GATES] = {high(one), low(two), high(two)};
-                    const float own[HUB_GATES] = {bias.x, bias.y, bias.z};
-#pragma unroll
-                    for (int gate = 0; gate < HUB_GATES; gate++) {
-                        x[i][gate + 1] =
-                            sum[(gate * J + j) * 4 + half * 2 + i] + from[gate] + own[gate];
-                    }
-                }
-#pragma unroll
-                for (int gate = 0; gate < HUB_GATES; gate++) {
-                    z[gate][half] = pack(x[0][gate + 1], x[1][gate + 1]);
-                }
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int k = (j * 2 + half) * 2 + i;
-#pragma unroll
-                    for (int gate = 1; gate < GATES; gate++) x[i][gate] *= slope<bf16>(gate);
-                    x[i][GATE_U] *= kept_share(dropped, k);
-                    y[i] = update_cell<bf16>(x[i], c[k], true);
-                }
-                h[j * 2 + half] = pack(y[0], y[1]);
-            }
-            if (!p.keep) continue;
-#pragma unroll
-            for (int gate = 0; gate < HUB_GATES; gate++) {
-                __stcs(z_of(t, gate, j), make_uint2(z[gate][0], z[gate][1]));
-            }
+            this->make_gates(j, t, sum, entry[j], dropped, c + j * 4, h + j * 2);
         }
-    }
-
-    __device__ __forceinline__ void store_state(int t, const float (&c)[U / 2],
-                                                const uint32_t (&h)[J * 2]) {
-        stage(slot(0), h);
-        sync_half();
-        if (thread % GROUP == 0) {
-            tensor_store(&p.out, slot(0), p.first_column + group * BOX, t * p.hidden + first);
-            store_commit();
-            store_wait<0>();
-        }
-        __syncwarp();
-        if (p.keep && t < p.steps) {
-#pragma unroll
-            for (int k = 0; k < U / 2; k += 4) {
-                __stcs(c_of(t) + k / 4 * GROUP, make_float4(c[k], c[k + 1], c[k + 2], c[k + 3]));
-            }
-            return;
-        }
-        float *to = p.c + (size_t)t * p.hidden * p.columns;
-#pragma unroll
-        for (int k = 0; k < U / 2; k++) __stcs(to + place_of(k), c[k]);
     }
 
     __device__ void run_forward() {
@@ -654,9 +497,9 @@ template <typename S, bool BACK> struct hub_consumer {
         uint32_t h[J * 2];
 #pragma unroll
         for (int k = 0; k < U / 2; k += 2) {
-            h[k / 2] = pack(to_float(p.h[place_of(k)]), to_float(p.h[place_of(k + 1)]));
-            c[k] = p.c[place_of(k)];
-            c[k + 1] = p.c[place_of(k + 1)];
+            h[k / 2] = pack(to_float(p.h[this->place_of(k)]), to_float(p.h[this->place_of(k + 1)]));
+            c[k] = p.c[this->place_of(k)];
+            c[k + 1] = p.c[this->place_of(k + 1)];
         }
         leave_parts(h);
 #pragma unroll 1
@@ -668,74 +511,20 @@ template <typename S, bool BACK> struct hub_consumer {
             } else {
                 sync(); /* all have multiplied, so slots of x are free */
             }
-            store_state(t + 1, c, h);
+            this->store_h(t + 1, h);
+#pragma unroll
+            for (int j = 0; j < J; j++) this->store_c(t + 1, j, c + j * 4);
         }
     }
 
     /* Has the L2 fetch what the gates of a step will read. */
     __device__ __forceinline__ void fetch_ahead(int t) const {
         if (thread % GROUP) return;
-        prefetch(c_of(t), U / 8 * GROUP * sizeof(float4));
+        prefetch(this->c_of(t), U / 8 * GROUP * sizeof(float4));
         if (p.columns > MOST_COLUMNS) return;
-        prefetch(z_of(t, 0, 0), HUB_GATES * U * BOX * sizeof(bf16));
+        prefetch(this->z_of(t, 0, 0), HUB_GATES * U * BOX * sizeof(bf16));
         if (group) return;
         prefetch(p.dh + ((size_t)t * p.hidden + first) * p.columns, U * p.columns * sizeof(bf16));
-    }
-
-    /* What backward reads of eight cells: the gates' arguments and c before the step. */
-    struct gates_inputs {
-        uint2 z[HUB_GATES];
-        float before[4];
-    };
-
-    /* What it makes of these before it has the gradient at h. With n = dc + dh h[0], the gradient
-     * at c: dz = n h[2], dh h[1], n h[3] of f, o, u, and the next dc is n f. Numbers of about 1 at
-     * most, in fp16, whose rounding is an eighth of that of dz. */
-    struct gates_factors {
-        __half2 h[4][2]; /* of h[0] and h[1], then of h[2] and h[3] */
-        float f[4];
-    };
-
-    __device__ __forceinline__ void load_inputs(int t, int j, gates_inputs &in) const {
-#pragma unroll
-        for (int gate = 0; gate < HUB_GATES; gate++) {
-            in.z[gate] = __ldcs(z_of(t, gate, j));
-        }
-        if (t > 0) {
-            const float4 four = __ldcs(c_of(t) + j * GROUP);
-            in.before[0] = four.x;
-            in.before[1] = four.y;
-            in.before[2] = four.z;
-            in.before[3] = four.w;
-        }
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if (t == 0) in.before[k] = p.c[place_of(j * 4 + k)];
-        }
-    }
-
-    /* The factors of eight cells, from the c of the step, which becomes the one before. */
-    __device__ __forceinline__ void find_factors(const gates_inputs &in, int j, uint32_t dropped,
-                                                 float (&c)[U / 2], gates_factors &to) const {
-#pragma unroll
-        for (int own = 0; own < 4; own++) {
-            const int k = j * 4 + own;
-            float x[HUB_GATES];
-#pragma unroll
-            for (int gate = 0; gate < HUB_GATES; gate++) {
-                const uint32_t two = own / 2 ? in.z[gate].y : in.z[gate].x;
-                x[gate] = (own % 2 ? high(two) : low(two)) * slope<bf16>(gate + 1);
-            }
-            const float share = kept_share(dropped, k);
-            const float f = squash_sigmoid<bf16>(x[0]), o = squash_sigmoid<bf16>(x[1]);
-            const float u = squash_tanh<bf16>(x[2] * share);
-            const float of_c = squash_tanh<bf16>(slope<bf16>(GATE_U) * c[k]);
-            c[k] = in.before[own];
-            to.f[own] = f;
-            to.h[own][0] = __floats2half2_rn(o * (1 - of_c * of_c), of_c * o * (1 - o));
-            to.h[own][1] =
-                __floats2half2_rn((c[k] - u) * f * (1 - f), (1 - f) * (1 - u * u) * share);
-        }
     }
 
     /* The gates of a step backward: from dh, V' dv or what is given included, and the c of the
@@ -744,21 +533,24 @@ template <typename S, bool BACK> struct hub_consumer {
                                                        float (&c)[U / 2], float (&dc)[U / 2],
                                                        uint32_t (&dz)[PAIRS]) {
         float sum[U / 2];
-        gates_inputs in[J];
-        gates_factors factors[J]; /* found while chunks are multiplied, and the next ones come */
+        typename gates::gates_inputs in[J];
+        typename gates::gates_factors
+            factors[J]; /* found while chunks are multiplied, and the next ones come */
         uint32_t dropped = 0;
         const int chunks = round < 0 ? 0 : p.chunks;
 #pragma unroll
-        for (int j = 0; j < J; j++) load_inputs(t, j, in[j]);
+        for (int j = 0; j < J; j++) this->load_inputs(t, j, in[j]);
 #pragma unroll
         for (int k = 0; k < U / 2; k++) {
-            sum[k] = to_float(p.dh[(size_t)t * p.hidden * p.columns + place_of(k)]);
-            if (asked) sum[k] += to_float(p.dx[place_of(k)]);
+            sum[k] = to_float(p.dh[(size_t)t * p.hidden * p.columns + this->place_of(k)]);
+            if (asked) sum[k] += to_float(p.dx[this->place_of(k)]);
         }
-        if (p.dropout_threshold > 0) dropped = draw_dropout(t);
+        if (p.dropout_threshold > 0) dropped = this->draw_dropout(t);
 #pragma unroll
         for (int j = 0; j < J; j++) {
-            auto find = [&] { find_factors(in[j], j, dropped, c, factors[j]); };
+            auto find = [&] {
+                this->template find_factors<true>(in[j], j, dropped, c, factors[j]);
+            };
             if (j < chunks) {
                 multiply_v_chunk(sum, round, j, find);
             } else {
@@ -767,66 +559,11 @@ template <typename S, bool BACK> struct hub_consumer {
         }
         if (round >= 0) multiply_v(sum, round, min(J, chunks));
 #pragma unroll
-        for (int j = 0; j < J; j++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float d[HUB_GATES][2];
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const int k = (j * 2 + half) * 2 + i, own = half * 2 + i;
-                    const float2 one = __half22float2(factors[j].h[own][0]);
-                    const float2 two = __half22float2(factors[j].h[own][1]);
-                    const float of_next = dc[k] + sum[k] * one.x;
-                    d[0][i] = of_next * two.x;
-                    d[1][i] = sum[k] * one.y;
-                    d[2][i] = of_next * two.y;
-                    dc[k] = of_next * factors[j].f[own];
-                }
-#pragma unroll
-                for (int gate = 0; gate < HUB_GATES; gate++) {
-                    dz[(gate * J + j) * 2 + half] = pack(d[gate][0], d[gate][1]);
-                }
-            }
-        }
-    }
-
-    /* Stores dz for the gradients of weights and tables, and adds it to those of biases: a thread
-     * has a row's half of the group's columns. */
-    __device__ __forceinline__ void store_gradients(int t, const uint32_t (&dz)[PAIRS]) {
-        const int row = thread % GROUP / 2, half = thread % 2;
-#pragma unroll
-        for (int gate = 0; gate < HUB_GATES; gate++) {
-            const uint32_t at = slot(gate % 2);
-            if (gate >= 2) {
-                if (thread % GROUP == 0) store_wait<0>();
-                sync_half();
-            }
-            stage(at, dz + gate * J * 2);
-            sync_half();
-            if (thread % GROUP == 0) {
-                tensor_store(&p.out, at, p.first_column + group * BOX,
-                             (t * HUB_GATES + gate) * p.hidden + first);
-                store_commit();
-            }
-            __syncwarp();
-            float total = 0;
-            for (int i = 0; row < U && i < 4; i++) {
-                const uint4 eight =
-                    shared_words(at + row * BOX_ROW + half * 64 + (i + row) % 4 * 16);
-                const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-                for (int w = 0; w < 4; w++) total += low(words[w]) + high(words[w]);
-            }
-            dbias[gate] += total;
-        }
-        if (thread % GROUP == 0) store_wait<0>();
-        __syncwarp();
+        for (int j = 0; j < J; j++) this->differentiate(j, sum, factors[j], dc, dz);
     }
 
     /* Stores the gradients of the gates' biases, and this thread block's of the hubs' gains. */
     __device__ void store_sums() {
-        float *scratch = (float *)(shared + S::X);
-        const int row = thread % GROUP / 2;
         if (thread < p.chunks * 8) {
             float *to = p.gradients + (size_t)blockIdx.x * 2 * MOST_CHUNKS * KC;
 #pragma unroll
@@ -837,19 +574,7 @@ template <typename S, bool BACK> struct hub_consumer {
             }
         }
         sync();
-#pragma unroll
-        for (int gate = 0; gate < HUB_GATES; gate++) {
-            dbias[gate] += __shfl_xor_sync(~0u, dbias[gate], 1);
-            if (group) scratch[gate * 64 + row] = dbias[gate];
-        }
-        sync();
-        if (group || row >= U || thread % 2 || !p.dbias) return;
-#pragma unroll
-        for (int gate = 0; gate < HUB_GATES; gate++) {
-            float *to = p.dbias + (size_t)gate * p.hidden + first + row;
-            if (S::GROUPS > 1) dbias[gate] += scratch[gate * 64 + row];
-            *to = dbias[gate] + (p.first_column ? *to : 0);
-        }
+        this->store_biases((float *)(shared + S::X), p.first_column > 0);
     }
 
     __device__ void run_backward() {
@@ -858,8 +583,8 @@ template <typename S, bool BACK> struct hub_consumer {
         uint32_t dz[PAIRS];
 #pragma unroll
         for (int k = 0; k < U / 2; k++) {
-            c[k] = last[place_of(k)];
-            dc[k] = p.later ? p.dc[place_of(k)] : 0;
+            c[k] = last[this->place_of(k)];
+            dc[k] = p.later ? p.dc[this->place_of(k)] : 0;
         }
 #pragma unroll 1
         for (int t = p.steps - 1; t >= 0; t--) {
@@ -867,7 +592,7 @@ template <typename S, bool BACK> struct hub_consumer {
             run_gates_backward(t, p.steps - 2 - t, start && p.later, c, dc, dz);
             if (t > 1) fetch_ahead(t - 1);
             leave_parts(dz);
-            store_gradients(t, dz);
+            this->store_gradients(t, dz);
             finish_hubs_backward(t, p.steps - 1 - t);
         }
         if (p.earlier) {
@@ -875,8 +600,8 @@ template <typename S, bool BACK> struct hub_consumer {
             multiply_v(sum, p.steps - 1, 0);
 #pragma unroll
             for (int k = 0; k < U / 2; k++) {
-                p.dx[place_of(k)] = from_float<bf16>(sum[k]);
-                p.dc[place_of(k)] = dc[k];
+                p.dx[this->place_of(k)] = from_float<bf16>(sum[k]);
+                p.dc[this->place_of(k)] = dc[k];
             }
         }
         store_sums();

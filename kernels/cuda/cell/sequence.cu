@@ -1,6 +1,6 @@
 /* The cell over its sequence, by the steps of kernels/cell.c: all sums of layer norm are zeroed at
  * once, before the first step, and kernels start while the product before them ends. With hubs and
- * coupled gates either direction is one kernel, see hubs.cu. */
+ * coupled gates either direction is one kernel, see hubs.cu, or a few a step, see hub_steps.cu. */
 #include "cell/cell.h"
 #include "cell/hubs.h"
 #include "device/layout.h"
@@ -31,48 +31,51 @@ static const cell_operations between = {
     .gates_backward = gates_backward_early,
 };
 
-static const char *kernels_of_steps(const cell *c) {
-    return c->stages == 1 ? "products, the gates' kernel"
-                          : "products, the gates' kernel, and a kernel for each internal stage";
-}
-
-/* Tells which kernels make a cell. `lacks`: what it lacks to be the kernel `one`, or NULL. */
-static void explain_cell(backend *be, const cell *c, const char *direction, const char *kernels,
-                         const char *one, const char *lacks) {
+/* Tells which kernels make a cell, and what it lacks to be one kernel. */
+static void explain_cell(backend *be, const cell *c, const char *direction, bool by_steps,
+                         const char *lacks) {
     char text[400];
+    const char *kernels = "products, the gates' kernel, and a kernel for each internal stage";
+    if (!cuda_of(be)->explained) return;
+    if (c->stages == 1) kernels = "products, the gates' kernel";
+    if (!lacks) kernels = "hubs";
+    if (by_steps) kernels = "hubs by steps";
     snprintf(text, sizeof text, "cell %s, %d stage%s, %d units, %d columns: %s\n", direction,
              c->stages, c->stages > 1 ? "s" : "", c->hidden, c->columns, kernels);
     if (lacks) {
         const size_t length = strlen(text);
-        snprintf(text + length, sizeof text - length, "    not %s, which needs %s\n", one, lacks);
+        snprintf(text + length, sizeof text - length, "    not hubs, which needs %s\n", lacks);
     }
     cuda_explain(be, text);
 }
 
 static void forward(backend *be, const cell *c) {
+    const bool by_steps = hub_steps_take(be, c);
     const char *lacks = hubs_lack(be, c);
-    if (cuda_of(be)->explained) {
-        explain_cell(be, c, "forward", lacks ? kernels_of_steps(c) : "hubs", "hubs", lacks);
+    explain_cell(be, c, "forward", by_steps, lacks);
+    if (by_steps) {
+        hub_steps_forward(be, c);
+    } else if (!lacks) {
+        hubs_run(be, c, false);
+    } else {
+        zero_all(be, c, false);
+        cell_forward_steps(be, c, &between);
     }
-    if (!lacks) {
-        hubs_forward(be, c);
-        return;
-    }
-    zero_all(be, c, false);
-    cell_forward_steps(be, c, &between);
 }
 
 static void backward(backend *be, const cell *c) {
+    const bool by_steps = hub_steps_take(be, c);
     const char *lacks = hubs_lack(be, c);
-    if (cuda_of(be)->explained) {
-        explain_cell(be, c, "backward", lacks ? kernels_of_steps(c) : "hubs", NULL, NULL);
-    }
-    if (lacks) {
+    explain_cell(be, c, "backward", by_steps, lacks);
+    if (by_steps) {
+        hub_steps_backward(be, c);
+    } else if (!lacks) {
+        hubs_run(be, c, true);
+    } else {
         zero_all(be, c, true);
         cell_backward_steps(be, c, &between);
         return;
     }
-    hubs_backward(be, c);
     for (int s = 0; s < c->stages; s++) {
         if (c->stage[s].table_use != TABLE_NONE) cuda_table_backward(be, c, s);
     }
