@@ -298,8 +298,6 @@ static const sequence_case cases[] = {
      .stride = 2, .without_layer_norm = true},
     {.reason = "more units than 16 for each multiprocessor",
      .nodes = 48, .block = 64, .stages = 2, .columns = 128, .steps = 3, .share = 0.2},
-    {.reason = "the same in blocks of 32",
-     .nodes = 75, .block = 32, .stages = 1, .columns = 128, .steps = 3, .share = 0.2},
     {.reason = "hubs",
      .nodes = 12, .block = 32, .stages = 2, .columns = 128, .steps = 4, .share = 1, .hubs = 64},
     {.reason = "hubs of two internal stages, one with relu",
@@ -346,9 +344,6 @@ static const sequence_case cases[] = {
     {.reason = "hubs of all multiprocessors",
      .nodes = 1, .block = 7168, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 576,
      .coupled = true, .norm_last = true, .inner = true},
-    {.reason = "as many in another shape",
-     .nodes = 1, .block = 5120, .stages = 2, .columns = 128, .steps = 3, .share = 1, .hubs = 640,
-     .coupled = true},
 };
 // clang-format on
 
