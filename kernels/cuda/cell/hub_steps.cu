@@ -608,12 +608,14 @@ hub_steps *hub_steps_plan(backend *be, device_layout *device, const layout *l) {
     return t;
 }
 
-bool hub_steps_take(backend *be, const cell *c) {
-    const stage *hubs = &c->stage[0], *gates = &c->stage[c->stages - 1];
-    return !cuda_of(be)->kernel && c->stages == 2 && gates->layout->hub_steps &&
-           !gates->layer_norm && layout_is_dense(&hubs->layout->host) &&
-           hubs->layout->host.in_stride == 1 && !hubs->relu && hubs->table_use == TABLE_MULTIPLY &&
-           c->columns == STEP_COLUMNS;
+const char *hub_steps_lack(backend *be, const cell *c) {
+    const char *lacks = hub_cell_lacks(be, c);
+    if (lacks) return lacks;
+    if (!c->stage[1].layout->hub_steps || c->stage[0].layout->host.in_stride > 1) {
+        return "Hopper, bf16, at most 2,048 hubs, a multiple of 8, more than 768 where one kernel "
+               "takes them, and a multiple of 32, 40, 48, 56 or 64 cells";
+    }
+    return c->columns == STEP_COLUMNS ? NULL : "128 columns";
 }
 
 template <typename S> static void launch_step(backend *be, const step_arguments &p) {

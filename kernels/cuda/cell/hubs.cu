@@ -219,7 +219,7 @@ hub_tables *hubs_plan(backend *be, device_layout *device, const layout *l) {
     return NULL;
 }
 
-const char *hubs_lack(backend *be, const cell *c) {
+const char *hub_cell_lacks(backend *be, const cell *c) {
     const stage *hubs = &c->stage[0], *gates = &c->stage[c->stages - 1];
     if (cuda_of(be)->kernel) return "no kernel in SMALLWORLD_KERNEL";
     if (gates->gates != HUB_GATES || gates->layer_norm) {
@@ -229,11 +229,16 @@ const char *hubs_lack(backend *be, const cell *c) {
         hubs->table_use != TABLE_MULTIPLY) {
         return "one dense stage whose table multiplies, besides the gates";
     }
-    if (!gates->layout->hubs) {
-        return "Hopper, bf16, at most 1,024 hubs, a multiple of 8, and a multiple of 40, 48, 56 or "
-               "64 cells, few enough for as many to each multiprocessor";
-    }
     return NULL;
+}
+
+const char *hubs_lack(backend *be, const cell *c) {
+    const char *lacks = hub_cell_lacks(be, c);
+    if (!lacks && !c->stage[1].layout->hubs) {
+        lacks = "Hopper, bf16, at most 1,024 hubs, a multiple of 8, and a multiple of 40, 48, 56 "
+                "or 64 cells, few enough for as many to each multiprocessor";
+    }
+    return lacks;
 }
 
 /* What cells with hubs ask of either kernel. */

@@ -31,29 +31,32 @@ static const cell_operations between = {
     .gates_backward = gates_backward_early,
 };
 
-/* Tells which kernels make a cell, and what it lacks to be one kernel. */
-static void explain_cell(backend *be, const cell *c, const char *direction, bool by_steps,
+/* Tells which kernels make a cell, and what it lacks to be those of hubs. */
+static void explain_cell(backend *be, const cell *c, const char *direction, const char *steps_lack,
                          const char *lacks) {
-    char text[400];
+    char text[800];
     const char *kernels = "products, the gates' kernel, and a kernel for each internal stage";
     if (!cuda_of(be)->explained) return;
     if (c->stages == 1) kernels = "products, the gates' kernel";
     if (!lacks) kernels = "hubs";
-    if (by_steps) kernels = "hubs by steps";
-    snprintf(text, sizeof text, "cell %s, %d stage%s, %d units, %d columns: %s\n", direction,
-             c->stages, c->stages > 1 ? "s" : "", c->hidden, c->columns, kernels);
-    if (lacks) {
-        const size_t length = strlen(text);
-        snprintf(text + length, sizeof text - length, "    not hubs, which needs %s\n", lacks);
+    if (!steps_lack) kernels = "hubs by steps";
+    int used =
+        snprintf(text, sizeof text, "cell %s, %d stage%s, %d units, %d columns: %s\n", direction,
+                 c->stages, c->stages > 1 ? "s" : "", c->hidden, c->columns, kernels);
+    if (steps_lack) {
+        used += snprintf(text + used, sizeof text - (size_t)used,
+                         "    not hubs by steps, which needs %s\n", steps_lack);
+    }
+    if (steps_lack && lacks) {
+        snprintf(text + used, sizeof text - (size_t)used, "    not hubs, which needs %s\n", lacks);
     }
     cuda_explain(be, text);
 }
 
 static void forward(backend *be, const cell *c) {
-    const bool by_steps = hub_steps_take(be, c);
-    const char *lacks = hubs_lack(be, c);
-    explain_cell(be, c, "forward", by_steps, lacks);
-    if (by_steps) {
+    const char *steps_lack = hub_steps_lack(be, c), *lacks = hubs_lack(be, c);
+    explain_cell(be, c, "forward", steps_lack, lacks);
+    if (!steps_lack) {
         hub_steps_forward(be, c);
     } else if (!lacks) {
         hubs_run(be, c, false);
@@ -64,10 +67,9 @@ static void forward(backend *be, const cell *c) {
 }
 
 static void backward(backend *be, const cell *c) {
-    const bool by_steps = hub_steps_take(be, c);
-    const char *lacks = hubs_lack(be, c);
-    explain_cell(be, c, "backward", by_steps, lacks);
-    if (by_steps) {
+    const char *steps_lack = hub_steps_lack(be, c), *lacks = hubs_lack(be, c);
+    explain_cell(be, c, "backward", steps_lack, lacks);
+    if (!steps_lack) {
         hub_steps_backward(be, c);
     } else if (!lacks) {
         hubs_run(be, c, true);
