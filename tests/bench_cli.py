@@ -12,8 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PARTS = ["forward", "recompute", "backward", "weight_gradient", "head", "optimiser"]
 
-KEYS = ["bytes_per_second", "ms_per_update", "forward_bytes_per_second",
-        "tflops", "peak_memory"]
+KEYS = ["bytes_per_second", "ms_per_update", "forward_bytes_per_second", "tflops", "peak_memory"]
 
 UNEXPLAINED = 0.5
 
@@ -30,8 +29,8 @@ def run(*arguments):
                           capture_output=True, timeout=600)
 
 
-class Conv(unittest.TestCase):
-    def test_refusals(self):
+class Usage(unittest.TestCase):
+    def test_conv(self):
         for words, arguments in (("--filter: expected an odd number, got 4", ["--filter", "4"]),
                                  ("--features: expected a multiple of --block, 64", ["--features", "96", "--block", "64"]),
                                  ("--block: expected 8, 16, 32, 64 or 128, got 48", ["--block", "48"]),
@@ -46,9 +45,7 @@ class Conv(unittest.TestCase):
             self.assertEqual((result.returncode, result.stdout, result.stderr.count("\n")), (1, "", 1))
             self.assertIn("device cuda", result.stderr)
 
-
-class Matmul(unittest.TestCase):
-    def test_usage(self):
+    def test_matmul(self):
         for arguments in (["--gates", "2"], ["--block", "24"], ["--density", "2"], ["word"],
                           ["--columns", "32,"], ["--product", "both"], ["--full", "--block", "32"],
                           ["--units", "1000"], [*["--columns", ",".join(["8"] * 17)]]):
@@ -56,8 +53,6 @@ class Matmul(unittest.TestCase):
             self.assertEqual(result.returncode, 2, arguments)
             self.assertIn("smallworld", result.stderr)
 
-
-class Dispatch(unittest.TestCase):
     def test_help(self):
         for arguments in (["--help"], ["matmul", "--help"], ["train", "--help"]):
             result = run(*arguments)

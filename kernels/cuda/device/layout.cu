@@ -13,12 +13,15 @@ static void keep(device_layout *device, void *block, bool on_device) {
     device->blocks[device->block_count++] = {block, on_device};
 }
 
-void *layout_device_block(backend *be, device_layout *device, size_t bytes) {
+static void *allocate(backend *be, size_t bytes, const char *what) {
     void *block = be->memory->allocate(be, bytes);
-    if (!block) {
-        cuda_ok(be, cudaErrorMemoryAllocation, "layout");
-        return NULL;
-    }
+    if (!block) cuda_ok(be, cudaErrorMemoryAllocation, what);
+    return block;
+}
+
+void *layout_device_block(backend *be, device_layout *device, size_t bytes) {
+    void *block = allocate(be, bytes, "layout");
+    if (!block) return NULL;
     device->bytes += bytes;
     keep(device, block, true);
     return block;
@@ -101,12 +104,8 @@ void cuda_layout_free(backend *be, device_layout *device) {
 
 static int *copy_map(backend *be, const int *map, int positions, int taps) {
     const size_t bytes = (size_t)positions * (size_t)taps * sizeof *map;
-    void *copied = be->memory->allocate(be, bytes);
-    if (!copied) {
-        cuda_ok(be, cudaErrorMemoryAllocation, "a convolution's taps");
-        return NULL;
-    }
-    be->memory->upload(be, copied, map, bytes);
+    void *copied = allocate(be, bytes, "a convolution's taps");
+    if (copied) be->memory->upload(be, copied, map, bytes);
     return (int *)copied;
 }
 
