@@ -10,8 +10,8 @@ typedef struct hub_steps hub_steps;
 /* Of the layout by which the gates read the hubs. NULL: no cell with it takes the kernels. */
 hub_tables *hubs_plan(backend *be, device_layout *device, const layout *l);
 
-/* What a cell lacks to be these kernels; NULL: nothing. hub_cell_lacks: for them or those of a step,
- * whatever was planned for its layouts. */
+/* What a cell lacks to be these kernels; NULL: nothing. hub_cell_lacks: for them or those of a
+ * step, whatever was planned for its layouts. */
 const char *hubs_lack(backend *be, const cell *c);
 const char *hub_cell_lacks(backend *be, const cell *c);
 
