@@ -187,7 +187,6 @@ static device_layout *create_layout(backend *be, const layout *l) {
     device_layout *device = cuda_layout_create(be, l);
     products_plan(be, device, l);
     device->hubs = hubs_plan(be, device, l);
-    device->hub_steps = hub_steps_plan(be, device, l);
     return device;
 }
 

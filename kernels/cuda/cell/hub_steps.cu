@@ -1,5 +1,5 @@
-/* A cell with hubs and coupled gates by steps, where hubs.cu does not take it: more hubs or cells
- * than its thread blocks have room for. A step is
+/* A cell with hubs and coupled gates by steps, where hubs.cu does not take it: more hubs, cells or
+ * columns than its thread blocks have room for. A step is
  *
  *   forward    parts of v = V h, over slices of the cells
  *              m = norm(v) and the table's entries, by the owner of a column, which adds them up
@@ -8,9 +8,9 @@
  *              parts of dm = W' dz, over slices of the cells' gates
  *              dv, by the owner of a column
  *
- * There are few hubs and 128 columns, so these products stream weights once, and are one pipeline:
- * tiles of weights and of activations come by TMA, and two warpgroups with 64 columns each multiply
- * them. Forward, gates are an epilogue, as in hubs.cu, and keep what backward reads in the order of
+ * There are few hubs, so these products stream weights once for every span of 128 columns, and are
+ * one pipeline: tiles of weights and of activations come by TMA, and two warpgroups with 64 columns
+ * each multiply them. Forward, gates are an epilogue, as in hubs.cu, and keep what backward reads in the order of
  * their threads. A kernel's first weights are on their way before the one before it ends. V' dv is
  * cuBLAS's: with so few warps backward's gates took longer as its epilogue than both do apart.
  *
@@ -20,38 +20,29 @@
 #include "cell/hubs_gates.cuh"
 
 enum {
-    STEP_COLUMNS = 2 * BOX,
+    SPAN = MOST_COLUMNS,
+    MOST_SPANS = 4,
     TILE_HUBS = 128,  /* of parts */
     MOST_CELLS = 512, /* of a thread block, whose biases are in shared memory */
     MOST_STAGES = 8,  /* of a ring */
     MOST_HUBS = 2048, /* the owner of a column has four a thread, and two threads for each */
     FEW_HUBS = 768,   /* whose weights a thread block of hubs.cu keeps, if that takes them */
-    OWNERS = 1024,    /* threads of the owner */
+    OWNERS = 1024,    /* threads of the owner of a column */
     TURN_HUBS = 8     /* that a warp turns at once */
-};
-
-struct hub_steps {
-    int cells;              /* of a piece of gates */
-    int splits;             /* slices of a part's sum */
-    float *parts;           /* [splits][STEP_COLUMNS][hubs] */
-    bf16 *exchange, *aside; /* [STEP_COLUMNS][hubs]: m or dv; backward, the gradient at entries */
-    bf16 *first_z;          /* see hub_places */
-    float4 *dc;             /* [hidden * STEP_COLUMNS / 4] */
-    float *gradients;       /* [STEP_COLUMNS][dgain, dbias][hubs] */
-    bf16 *hub_table;        /* [VOCABULARY][hubs] */
-    bf16 *gates_table;      /* [VOCABULARY][hidden][GATES] */
 };
 
 typedef struct step_arguments {
     hub_arguments of;   /* x: activations; w: weights, or V */
     int t, chunks;      /* chunks: of the sum's depth */
+    int spans;          /* of columns */
     int pieces, blocks; /* of gates: a thread block has one in every `blocks` pieces */
-    int tiles, splits;  /* of parts */
-    float *parts;
-    bool asked; /* backward: dx asks something of h */
+    int tiles, splits;  /* of parts: of hubs, and of their sums */
+    float *parts;       /* [splits][columns][hubs] */
+    bool asked;         /* backward: dx asks something of h */
     float4 *kept_dc;
-    const bf16 *turned[2]; /* [STEP_COLUMNS][hubs], copied to ... */
-    bf16 *kept[2];         /* ... [hubs][STEP_COLUMNS]; NULL: not */
+    float *more_biases;
+    const bf16 *turned[2]; /* [columns][hubs], copied to ... */
+    bf16 *kept[2];         /* ... [hubs][columns]; NULL: not */
 } step_arguments;
 
 /* ------------------------------------------------------------------------------------ products */
@@ -72,14 +63,23 @@ template <product_kind KIND_, int SIZE_> struct step_shape {
     static const int BYTES = NOTE + NOTES + 1024;
 };
 
-/* The first chunk that a thread block's part sums over, and how many; of gates, of all pieces. */
+/* Thread blocks of parts are [splits][spans][tiles]. The first chunk that one sums over. */
 static __device__ inline int first_chunk(const step_arguments &p, int block) {
-    return block / p.tiles * p.chunks / p.splits;
+    return block / (p.tiles * p.spans) * p.chunks / p.splits;
 }
 
+/* How many chunks: of its part, or of all its pieces in all spans. */
 template <typename S> static __device__ inline int count_uses(const step_arguments &p) {
-    if (S::KIND == GATES_OF) return ((p.pieces - 1 - (int)blockIdx.x) / p.blocks + 1) * p.chunks;
-    return first_chunk(p, blockIdx.x + p.tiles) - first_chunk(p, blockIdx.x);
+    const int pieces = (p.pieces - 1 - (int)blockIdx.x) / p.blocks + 1;
+    if (S::KIND == GATES_OF) return pieces * p.spans * p.chunks;
+    return first_chunk(p, blockIdx.x + p.tiles * p.spans) - first_chunk(p, blockIdx.x);
+}
+
+/* The first column of a use. Of gates, a piece's spans follow each other, so that its weights are
+ * in the L2 for all but the first one. */
+template <typename S> static __device__ inline int span_of(const step_arguments &p, int use) {
+    const int span = S::KIND == GATES_OF ? use / p.chunks : (int)blockIdx.x / p.tiles;
+    return span % p.spans * SPAN;
 }
 
 /* Where the chunk of a use begins. Of gates, thread blocks begin with different ones, as not all
@@ -93,7 +93,7 @@ template <typename S>
 static __device__ inline void load_weights(const step_arguments &p, uint32_t to, uint32_t full,
                                            int use) {
     const int chunk = chunk_of<S>(p, use), tile = (int)blockIdx.x % p.tiles * S::SIZE;
-    const int cell = ((int)blockIdx.x + use / p.chunks * p.blocks) * S::SIZE;
+    const int cell = ((int)blockIdx.x + use / (p.chunks * p.spans) * p.blocks) * S::SIZE;
     if (S::KIND == PARTS) tensor_load(to, &p.of.w, full, chunk, tile);
     if (S::KIND == GATES_OF) tensor_load(to, &p.of.w, full, chunk, cell, 0);
     for (int i = 0; S::KIND == PARTS_BACK && i < S::SIZE; i += 64) {
@@ -107,7 +107,8 @@ static __device__ inline void load_x(const step_arguments &p, uint32_t to, uint3
     const bool of_gates = S::KIND == GATES_OF;
     for (int group = 0; group < 2; group++) {
         const uint32_t at = to + S::W_BYTES + group * TILE_BYTES;
-        const int x = of_gates ? chunk : group * BOX, y = of_gates ? group * BOX : chunk;
+        const int column = span_of<S>(p, use) + group * BOX;
+        const int x = of_gates ? chunk : column, y = of_gates ? column : chunk;
         const int z = of_gates ? 0 : p.t;
         tensor_load(at, &p.of.x, full, x, y, z);
     }
@@ -137,23 +138,25 @@ static __device__ void produce(const step_arguments &p, uint32_t base, cursor<S:
 }
 
 /* [columns][hubs] -> [hubs][columns], of TURN_HUBS hubs, by a warp. */
-static __device__ void turn_columns(const bf16 *from, bf16 *to, int hubs, int hub) {
-    const int lane = threadIdx.x % 32, columns = STEP_COLUMNS / 32;
-    uint4 x[columns];
+static __device__ void turn_columns(const bf16 *from, bf16 *to, int hubs, int columns, int hub) {
+    enum { OWN = SPAN / 32 };
+    for (int first = threadIdx.x % 32 * OWN; first < columns; first += SPAN) {
+        uint4 x[OWN];
 #pragma unroll
-    for (int i = 0; i < columns; i++) {
-        x[i] = __ldcg((const uint4 *)(from + (size_t)(lane * columns + i) * hubs + hub));
-    }
-#pragma unroll
-    for (int k = 0; k < TURN_HUBS; k++) {
-        uint32_t own[columns];
-#pragma unroll
-        for (int i = 0; i < columns; i++) {
-            const uint32_t words[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
-            own[i] = words[k / 2] >> k % 2 * 16 & 0xFFFF;
+        for (int i = 0; i < OWN; i++) {
+            x[i] = __ldcg((const uint4 *)(from + (size_t)(first + i) * hubs + hub));
         }
-        uint2 *at = (uint2 *)(to + (size_t)(hub + k) * STEP_COLUMNS) + lane;
-        *at = make_uint2(own[0] | own[1] << 16, own[2] | own[3] << 16);
+#pragma unroll
+        for (int k = 0; k < TURN_HUBS; k++) {
+            uint32_t own[OWN];
+#pragma unroll
+            for (int i = 0; i < OWN; i++) {
+                const uint32_t words[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+                own[i] = words[k / 2] >> k % 2 * 16 & 0xFFFF;
+            }
+            *(uint2 *)(to + (size_t)(hub + k) * columns + first) =
+                make_uint2(own[0] | own[1] << 16, own[2] | own[3] << 16);
+        }
     }
 }
 
@@ -162,7 +165,7 @@ static __device__ void turn_share(const step_arguments &p) {
     for (int i = 0; i < 2; i++) {
         for (int hub = blockIdx.x * TURN_HUBS; p.kept[i] && hub < p.of.hubs;
              hub += gridDim.x * TURN_HUBS) {
-            turn_columns(p.turned[i], p.kept[i], p.of.hubs, hub);
+            turn_columns(p.turned[i], p.kept[i], p.of.hubs, p.of.columns, hub);
         }
     }
 }
@@ -189,11 +192,13 @@ template <typename S>
 static __device__ __forceinline__ void leave_parts(const step_arguments &p, uint32_t base,
                                                    cursor<S::STAGES> &stages) {
     const int own = threadIdx.x % GROUP, lane = threadIdx.x % 32, hubs = p.of.hubs;
-    const int column = threadIdx.x / GROUP * BOX + own / 32 * 16 + lane / 4;
+    const int in_span = threadIdx.x / GROUP * BOX + own / 32 * 16 + lane / 4;
+    const int column = span_of<S>(p, 0) + in_span, split = blockIdx.x / (p.tiles * p.spans);
     const int first = blockIdx.x % p.tiles * S::SIZE;
     float sum[S::N / 2] = {};
     multiply<S>(base, stages, count_uses<S>(p), sum);
-    float *to = p.parts + ((size_t)(blockIdx.x / p.tiles) * STEP_COLUMNS + column) * hubs;
+    if (column >= p.of.columns) return;
+    float *to = p.parts + ((size_t)split * p.of.columns + column) * hubs;
 #pragma unroll
     for (int j = 0; j < S::N / 8; j++) {
         const int hub = first + j * 8 + lane % 4 * 2;
@@ -208,8 +213,8 @@ static __device__ __forceinline__ void leave_parts(const step_arguments &p, uint
 
 /* c of eight cells before the step. */
 template <int U>
-static __device__ __forceinline__ void load_c(const step_arguments &p, const hub_gates<U, 2> &my,
-                                              int j, float *c) {
+static __device__ __forceinline__ void load_c(const step_arguments &p,
+                                              const hub_gates<U, 2, true> &my, int j, float *c) {
     if (p.t > 0 && p.of.keep) {
         const float4 four = __ldcs(my.c_of(p.t) + j * GROUP);
         c[0] = four.x;
@@ -223,16 +228,23 @@ static __device__ __forceinline__ void load_c(const step_arguments &p, const hub
     }
 }
 
-/* The gates of pieces, each warpgroup of its columns; what they read is on its way while their sums
- * are multiplied. */
+/* The gates of pieces, each warpgroup of its columns, of which the last span may have none for the
+ * second one; what they read is on its way while their sums are multiplied. */
 template <typename S>
 static __device__ __forceinline__ void make_pieces(const step_arguments &p, uint32_t base,
                                                    char *shared, cursor<S::STAGES> &stages) {
     static const int U = S::SIZE, J = U / 8;
     const int t = p.t;
+    const char *biases = shared + S::BIAS;
 #pragma unroll 1
-    for (int i = 0, piece = blockIdx.x; piece < p.pieces; i++, piece += p.blocks) {
-        hub_gates<U, 2> my(p.of, base + S::STAGED, shared + S::BIAS + i * U * 16, piece, p.pieces);
+    for (int piece = blockIdx.x, span = 0; piece < p.pieces;) {
+        hub_gates<U, 2, true> my(p.of, base + S::STAGED, biases, piece, p.pieces, span);
+        span += SPAN;
+        if (span >= p.of.columns) {
+            span = 0;
+            piece += p.blocks;
+            biases += U * 16;
+        }
         float sum[HUB_GATES * U / 2] = {}, c[U / 2];
         uint4 entry[J][2];
         uint32_t h[J * 2];
@@ -244,6 +256,7 @@ static __device__ __forceinline__ void make_pieces(const step_arguments &p, uint
         }
         const uint32_t dropped = p.of.dropout_threshold > 0 ? my.draw_dropout(t) : 0;
         multiply<S>(base, stages, p.chunks, sum);
+        if (!my.has_columns) continue;
 #pragma unroll
         for (int j = 0; j < J; j++) {
             my.make_gates(j, t, sum, entry[j], dropped, c + j * 4, h + j * 2);
@@ -292,8 +305,8 @@ static __global__ void __launch_bounds__(3 * GROUP, 1)
 /* ------------------------------------------------------------------------------ gates backward */
 
 /* A thread's share of a piece backward. */
-template <int U> struct piece_back : hub_gates<U, 2> {
-    typedef hub_gates<U, 2> gates;
+template <int U> struct piece_back : hub_gates<U, 2, true> {
+    typedef hub_gates<U, 2, true> gates;
     float4 *kept; /* the gradient at c, between steps, in the order of threads */
 
     /* What it reads of eight cells; dh: the head's gradient at h, by twos. */
@@ -303,10 +316,11 @@ template <int U> struct piece_back : hub_gates<U, 2> {
         float4 dc;
     };
 
-    __device__ piece_back(const step_arguments &p, uint32_t staging, int piece)
-        : gates(p.of, staging, NULL, piece, p.pieces) {
-        kept =
-            p.kept_dc + (size_t)(piece * 2 + this->group) * gates::J * GROUP + this->thread % GROUP;
+    __device__ piece_back(const step_arguments &p, uint32_t staging)
+        : gates(p.of, staging, NULL, blockIdx.x, p.pieces, blockIdx.y * SPAN) {
+        const size_t box =
+            (size_t)this->piece * (p.of.columns / BOX) + this->before() / BOX + this->group;
+        kept = p.kept_dc + box * gates::J * GROUP + this->thread % GROUP;
     }
 
     /* dh or dx of eight cells, by twos. */
@@ -362,6 +376,8 @@ template <int U> struct piece_back : hub_gates<U, 2> {
     }
 };
 
+/* A thread block has a piece and a span of columns. Spans after the first sum biases' gradients in
+ * more_biases, [spans - 1][HUB_GATES][hidden]. */
 template <int U>
 static __global__ void __launch_bounds__(2 * GROUP, U > 56 ? 2 : 3)
     gates_back(const __grid_constant__ step_arguments p) {
@@ -372,19 +388,22 @@ static __global__ void __launch_bounds__(2 * GROUP, U > 56 ? 2 : 3)
     const bool start = t + 1 == p.of.steps;
     wait_for_earlier();
     let_next_start();
-    piece_back<U> my(p, shared_address(shared), blockIdx.x);
-    typename piece_back<U>::inputs in, next;
-    uint32_t dz[piece_back<U>::gates::PAIRS];
-    const uint32_t dropped = p.of.dropout_threshold > 0 ? my.draw_dropout(t) : 0;
-    my.load(t, start, 0, next);
+    piece_back<U> my(p, shared_address(shared));
+    if (my.has_columns) {
+        typename piece_back<U>::inputs in, next;
+        uint32_t dz[piece_back<U>::gates::PAIRS];
+        const uint32_t dropped = p.of.dropout_threshold > 0 ? my.draw_dropout(t) : 0;
+        my.load(t, start, 0, next);
 #pragma unroll
-    for (int j = 0; j < U / 8; j++) {
-        in = next;
-        if (j + 1 < U / 8) my.load(t, start, j + 1, next);
-        my.differentiate(t, p.asked, j, in, dropped, dz);
+        for (int j = 0; j < U / 8; j++) {
+            in = next;
+            if (j + 1 < U / 8) my.load(t, start, j + 1, next);
+            my.differentiate(t, p.asked, j, in, dropped, dz);
+        }
+        my.store_gradients(t, dz);
     }
-    my.store_gradients(t, dz);
-    my.store_biases((float *)(shared + 4 * TILE_BYTES), !start);
+    float *more = p.more_biases + (size_t)(blockIdx.y - 1) * HUB_GATES * p.of.hidden;
+    my.store_biases((float *)(shared + 4 * TILE_BYTES), blockIdx.y ? more : p.of.dbias, !start);
     if (threadIdx.x % GROUP == 0) store_finish();
 #endif
 }
@@ -406,7 +425,7 @@ struct owned {
         const int vectors = p.of.hubs / FOUR;
         hub = (int)threadIdx.x % vectors * FOUR;
         of = (int)threadIdx.x / vectors;
-        shares = OWNERS / vectors;
+        shares = (int)blockDim.x / vectors;
         at = (size_t)blockIdx.x * p.of.hubs + hub;
         mine = of == 0;
     }
@@ -418,7 +437,7 @@ struct owned {
     }
 
     __device__ void load_entry(float (&entry)[FOUR]) const {
-        const int byte = p.of.bytes[(size_t)p.t * STEP_COLUMNS + blockIdx.x];
+        const int byte = p.of.bytes[(size_t)p.t * p.of.columns + blockIdx.x];
 #pragma unroll
         for (int i = 0; i < FOUR; i++) entry[i] = 0;
         if (mine) load(entry, p.of.hub_table + (size_t)byte * p.of.hubs + hub);
@@ -426,7 +445,7 @@ struct owned {
 
     /* The sums of all parts, in the threads that go on. */
     __device__ void add_parts(float (&x)[FOUR]) const {
-        const size_t part = (size_t)STEP_COLUMNS * p.of.hubs;
+        const size_t part = (size_t)p.of.columns * p.of.hubs;
         const int splits = of < shares ? p.splits : 0;
 #pragma unroll
         for (int i = 0; i < FOUR; i++) x[i] = 0;
@@ -454,9 +473,9 @@ struct owned {
         }
         if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = make_float2(x[0], x[1]);
         __syncthreads();
-        const float2 own = part[threadIdx.x % 32];
-        x[0] = own.x;
-        x[1] = own.y;
+        const bool has = threadIdx.x % 32 < blockDim.x / 32;
+        x[0] = has ? part[threadIdx.x % 32].x : 0;
+        x[1] = has ? part[threadIdx.x % 32].y : 0;
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) {
             x[0] += __shfl_xor_sync(~0u, x[0], step);
@@ -465,13 +484,13 @@ struct owned {
     }
 
     __device__ float *statistics() const {
-        fixed *sums = p.of.sums + (size_t)p.t * sums_gate(STEP_COLUMNS);
-        return kept_statistics(sums, STEP_COLUMNS) + blockIdx.x;
+        fixed *sums = p.of.sums + (size_t)p.t * sums_gate(p.of.columns);
+        return kept_statistics(sums, p.of.columns) + blockIdx.x;
     }
 
     /* V h, kept for backward in the order [columns][hubs]. */
     __device__ bf16 *kept() const {
-        return p.of.hub_raw + (size_t)p.t * p.of.hubs * STEP_COLUMNS + at;
+        return p.of.hub_raw + (size_t)p.t * p.of.hubs * p.of.columns + at;
     }
 };
 
@@ -492,7 +511,7 @@ static __global__ void __launch_bounds__(OWNERS, 1)
         if (!own.mine) continue;
         if (p.of.below) {
             const size_t row = (size_t)p.t * p.of.hubs + own.hub + i;
-            v[i] += to_float(p.of.below[row * STEP_COLUMNS + blockIdx.x]);
+            v[i] += to_float(p.of.below[row * p.of.columns + blockIdx.x]);
         }
         v[i] = rounded(v[i]);
         x[i] = p.of.norm_last ? rounded(v[i] * entry[i]) : v[i];
@@ -504,7 +523,7 @@ static __global__ void __launch_bounds__(OWNERS, 1)
         find_statistics(sums[0] / p.of.hubs, sums[1] / p.of.hubs, shift, scale);
         if (threadIdx.x == 0) {
             own.statistics()[0] = shift;
-            own.statistics()[STEP_COLUMNS] = scale;
+            own.statistics()[p.of.columns] = scale;
         }
     }
     if (!own.mine) return;
@@ -535,7 +554,7 @@ static __global__ void __launch_bounds__(OWNERS, 1)
         load(dbias, gradients + p.of.hubs);
     }
     const float shift = p.of.norm ? own.statistics()[0] : 0;
-    const float scale = p.of.norm ? own.statistics()[STEP_COLUMNS] : 1;
+    const float scale = p.of.norm ? own.statistics()[p.of.columns] : 1;
     wait_for_earlier();
     let_next_start();
     own.add_parts(d);
@@ -574,52 +593,85 @@ static __global__ void __launch_bounds__(32) turn_last(const __grid_constant__ s
     turn_share(p);
 }
 
+static __global__ void add_biases(float *dbias, const float *more, int rows, int count) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; i < rows && k < count; k++) dbias[i] += more[(size_t)k * rows + i];
+}
+
 /* ------------------------------------------------------------------------------------- launches */
 
-hub_steps *hub_steps_plan(backend *be, device_layout *device, const layout *l) {
-    const int cells[] = {32, 40, 48, 56, 64}, hidden = l->out_block, hubs = l->in_block;
-    const int processors = cuda_of(be)->processors, depth = (hidden + KC - 1) / KC;
+/* Pieces of as many cells as leave the busiest multiprocessor the fewest; 0: not by steps. */
+static int find_piece(int processors, int hidden, int hubs) {
+    const int cells[] = {32, 40, 48, 56, 64};
     int best = 0, least = MOST_CELLS + 1;
-    if (!cuda_of(be)->hopper || be->precision != BF16 || !layout_is_dense(l)) return NULL;
-    if (l->gates != HUB_GATES || hubs == hidden || l->in_stride > 1) return NULL;
-    if (hubs > MOST_HUBS || hubs % 8 || (device->hubs && hubs <= FEW_HUBS)) return NULL;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; hubs <= MOST_HUBS && i < 5; i++) {
         const int pieces = hidden / cells[i], most = (pieces + processors - 1) / processors;
         if (hidden % cells[i] || most * cells[i] > least) continue;
         best = cells[i];
         least = most * cells[i];
     }
-    if (!best) return NULL;
-    hub_steps *t = (hub_steps *)layout_host_block(device, sizeof *t);
-    t->cells = best;
-    t->splits = min(depth, processors / ((hubs + TILE_HUBS - 1) / TILE_HUBS));
-    const size_t exchange = (size_t)STEP_COLUMNS * hubs, state = (size_t)hidden * STEP_COLUMNS;
+    return best;
+}
+
+static int count_splits(backend *be, int hidden, int hubs, int spans) {
+    const int tiles = (hubs + TILE_HUBS - 1) / TILE_HUBS * spans;
+    return max(min((hidden + KC - 1) / KC, cuda_of(be)->processors / tiles), 1);
+}
+
+hub_plan *hubs_plan(backend *be, device_layout *device, const layout *l) {
+    const size_t hidden = l->out_block, hubs = l->in_block;
+    if (!cuda_of(be)->hopper || be->precision != BF16 || !layout_is_dense(l)) return NULL;
+    if (l->gates != HUB_GATES || hubs == hidden || hubs % 8 || l->in_stride > 1) return NULL;
+    const int cells = hubs_cells(be, l), spans = MOST_SPANS;
+    const int step_cells = find_piece(cuda_of(be)->processors, l->out_block, l->in_block);
+    if (!cells && !step_cells) return NULL;
+    const size_t columns = step_cells ? spans * SPAN : MOST_COLUMNS;
+    size_t parts = 0, gradients = step_cells ? columns * 2 * hubs : 0;
+    for (int i = 1; step_cells && i <= spans; i++) {
+        const size_t splits = count_splits(be, l->out_block, l->in_block, i);
+        parts = max(parts, splits * i * SPAN * hubs * sizeof(float));
+    }
+    if (cells) {
+        const size_t blocks = hidden / cells, width = (hubs + KC - 1) / KC * KC;
+        parts = max(parts, blocks * MOST_COLUMNS * width * sizeof(bf16));
+        gradients = max(gradients, blocks * 2 * MOST_CHUNKS * KC);
+    }
+    hub_plan *plan = (hub_plan *)layout_host_block(device, sizeof *plan);
+    plan->cells = cells;
+    plan->step_cells = step_cells;
+    plan->parts = layout_device_block(be, device, parts);
 #define TAKE(field, count)                                                                         \
-    *(void **)&t->field = layout_device_block(be, device, (count) * sizeof *t->field)
-    TAKE(parts, t->splits * exchange);
-    TAKE(exchange, exchange);
-    TAKE(aside, exchange);
-    TAKE(first_z, HUB_GATES * state);
-    TAKE(dc, state / 4);
-    TAKE(gradients, 2 * exchange);
-    TAKE(hub_table, (size_t)VOCABULARY * hubs);
-    TAKE(gates_table, (size_t)VOCABULARY * hidden * GATES);
+    *(void **)&plan->field = layout_device_block(be, device, (count) * sizeof *plan->field)
+    TAKE(counters, COUNTERS * COUNTER_WORDS);
+    TAKE(exchange, columns * hubs);
+    TAKE(aside, columns * hubs);
+    TAKE(first_z, HUB_GATES * hidden * columns);
+    TAKE(gradients, gradients);
+    TAKE(hub_table, VOCABULARY * hubs);
+    TAKE(gates_table, VOCABULARY * hidden * GATES);
+    if (!step_cells) return plan;
+    TAKE(dc, hidden * columns / 4);
+    TAKE(more_biases, (spans - 1) * HUB_GATES * hidden);
 #undef TAKE
-    return t;
+    return plan;
 }
 
 const char *hub_steps_lack(backend *be, const cell *c) {
     const char *lacks = hub_cell_lacks(be, c);
     if (lacks) return lacks;
-    if (!c->stage[1].layout->hub_steps || c->stage[0].layout->host.in_stride > 1) {
-        return "Hopper, bf16, at most 2,048 hubs, a multiple of 8, more than 768 where one kernel "
-               "takes them, and a multiple of 32, 40, 48, 56 or 64 cells";
+    const hub_plan *plan = c->stage[1].layout->hubs;
+    if (!plan || !plan->step_cells || c->stage[0].layout->host.in_stride > 1) {
+        return "Hopper, bf16, at most 2,048 hubs, a multiple of 8, and a multiple of 32, 40, 48, "
+               "56 or 64 cells";
     }
-    return c->columns == STEP_COLUMNS ? NULL : "128 columns";
+    if (plan->cells && c->stage[0].units <= FEW_HUBS && c->columns <= MOST_COLUMNS) {
+        return "more than 768 hubs or 128 columns where one kernel takes the cell";
+    }
+    return c->columns <= MOST_SPANS * SPAN ? NULL : "at most 512 columns";
 }
 
 template <typename S> static void launch_step(backend *be, const step_arguments &p) {
-    const int blocks = S::KIND == GATES_OF ? p.blocks : p.tiles * p.splits;
+    const int blocks = S::KIND == GATES_OF ? p.blocks : p.tiles * p.spans * p.splits;
     cuda_launch(be, S::KIND == PARTS_BACK ? "cell backward" : "cell forward", true,
                 hub_step_kernel<S>, dim3(blocks), 3 * GROUP, (size_t)S::BYTES, p);
 }
@@ -629,108 +681,94 @@ template <int U> static void launch_gates(backend *be, const step_arguments &p) 
 }
 
 template <int U> static void launch_gates_back(backend *be, const step_arguments &p) {
-    cuda_launch(be, "cell backward", true, gates_back<U>, dim3(p.pieces), 2 * GROUP,
+    cuda_launch(be, "cell backward", true, gates_back<U>, dim3(p.pieces, p.spans), 2 * GROUP,
                 (size_t)4 * TILE_BYTES + 2048, p);
 }
 
-#define WITH_CELLS(cells, what, ...)                                                               \
-    ((cells) == 32   ? what<32>(__VA_ARGS__)                                                       \
-     : (cells) == 40 ? what<40>(__VA_ARGS__)                                                       \
-     : (cells) == 48 ? what<48>(__VA_ARGS__)                                                       \
-     : (cells) == 56 ? what<56>(__VA_ARGS__)                                                       \
-                     : what<64>(__VA_ARGS__))
-
 static void launch_owners(backend *be, const char *what, void (*kernel)(const step_arguments),
                           const step_arguments &p) {
-    cuda_launch(be, what, true, kernel, dim3(STEP_COLUMNS), OWNERS, OWNERS * sizeof(float4), p);
+    const int threads = p.of.columns <= cuda_of(be)->processors ? OWNERS : OWNERS / 2;
+    cuda_launch(be, what, true, kernel, dim3(p.of.columns), threads, threads * sizeof(float4), p);
 }
 
 /* dx = V' dv. */
-static void ask_back(backend *be, const hub_steps *own, const cell *c) {
+static void ask_back(backend *be, const step_arguments &p, const cell *c) {
     const stage *hubs = &c->stage[0];
     const float one = 1, zero = 0;
     cublasStatus_t status = cublasGemmEx(
-        cuda_of(be)->blas, CUBLAS_OP_T, CUBLAS_OP_T, STEP_COLUMNS, c->hidden, hubs->units, &one,
-        own->exchange, CUDA_R_16BF, hubs->units, hubs->weight, CUDA_R_16BF, c->hidden, &zero, c->dx,
-        CUDA_R_16BF, STEP_COLUMNS, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+        cuda_of(be)->blas, CUBLAS_OP_T, CUBLAS_OP_T, c->columns, c->hidden, hubs->units, &one,
+        p.of.exchange, CUDA_R_16BF, hubs->units, hubs->weight, CUDA_R_16BF, c->hidden, &zero, c->dx,
+        CUDA_R_16BF, c->columns, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
     cuda_blas_ok(be, status, "hubs backward");
 }
 
-/* Activations [steps][rows][STEP_COLUMNS] in boxes of 64 rows and columns. */
-static bool map_columns(backend *be, CUtensorMap *map, const void *x, size_t rows, int steps) {
-    return map_activations(be, map, 3, x, rows, STEP_COLUMNS, steps, KC);
-}
-
-/* The two kernels of products in one direction: `parts` and `gates`. */
+/* The two kernels of products in one direction: `parts` and `gates`, whose pieces have U cells. */
 typedef struct step_kernels {
+    int U;
     step_arguments parts, gates;
 } step_kernels;
 
 static bool prepare_steps(backend *be, const cell *c, bool backward, step_kernels *k) {
     const stage *hubs = &c->stage[0], *gates = &c->stage[1];
-    const hub_steps *own = gates->layout->hub_steps;
-    const int U = own->cells, hidden = c->hidden, rows = HUB_GATES * hidden;
+    const int hidden = c->hidden, rows = HUB_GATES * hidden, columns = c->columns;
+    const hub_plan *plan = gates->layout->hubs;
+    const int U = plan->step_cells, processors = cuda_of(be)->processors;
     step_arguments p = {};
-    hubs_fill(c, &p.of);
-    p.of.exchange = own->exchange;
-    p.of.aside = own->aside;
-    p.of.gradients = own->gradients;
-    p.of.hub_table = own->hub_table;
-    p.of.gates_table = gates->table_use == TABLE_ADD ? own->gates_table : NULL;
-    p.of.z = hubs_places(&p.of, U, (bf16 *)gates->raw, own->first_z);
-    hubs_turn_tables(be, c, own->hub_table, backward ? NULL : own->gates_table);
+    hubs_prepare(be, c, backward, U, &p.of);
+    p.spans = (columns + SPAN - 1) / SPAN;
     p.pieces = hidden / U;
-    const int rounds = (p.pieces + cuda_of(be)->processors - 1) / cuda_of(be)->processors;
+    const int rounds = (p.pieces + processors - 1) / processors;
     p.blocks = (p.pieces + rounds - 1) / rounds;
-    p.parts = own->parts;
-    p.kept_dc = own->dc;
-    p.splits = own->splits;
     p.tiles = (hubs->units + TILE_HUBS - 1) / TILE_HUBS;
+    p.splits = count_splits(be, hidden, hubs->units, p.spans);
+    p.parts = (float *)plan->parts;
+    p.kept_dc = plan->dc;
+    p.more_biases = plan->more_biases;
+    k->U = U;
     k->parts = k->gates = p;
     k->parts.chunks = ((backward ? rows : hidden) + KC - 1) / KC;
     k->gates.chunks = (hubs->units + KC - 1) / KC;
-    if (!hubs_map_rows(be, &k->gates.of.out, backward ? gates->dpre : c->h, STEP_COLUMNS,
-                       backward ? rows * c->steps : (c->steps + 1) * hidden, 0, BOX, U)) {
+    const void *x = backward ? gates->dpre : c->h;
+    const int steps = backward ? c->steps : c->steps + 1, of_step = backward ? rows : hidden;
+    if (!hubs_map_rows(be, &k->gates.of.out, x, columns, of_step * steps, 0, BOX, U) ||
+        !map_activations(be, &k->parts.of.x, 3, x, (size_t)of_step, columns, steps, KC)) {
         return false;
     }
     if (backward) {
-        return hubs_map_rows(be, &k->parts.of.w, gates->weight, hubs->units, rows, 0, 64, KC) &&
-               map_columns(be, &k->parts.of.x, gates->dpre, (size_t)rows, c->steps);
+        return hubs_map_rows(be, &k->parts.of.w, gates->weight, hubs->units, rows, 0, 64, KC);
     }
     return hubs_map_rows(be, &k->parts.of.w, hubs->weight, hidden, hubs->units, 0, KC, TILE_HUBS) &&
-           map_columns(be, &k->parts.of.x, c->h, (size_t)hidden, c->steps + 1) &&
            hubs_map_rows(be, &k->gates.of.w, gates->weight, hubs->units, hidden, HUB_GATES, KC,
                          U) &&
-           hubs_map_rows(be, &k->gates.of.x, own->exchange, hubs->units, STEP_COLUMNS, 1, KC, BOX);
+           hubs_map_rows(be, &k->gates.of.x, plan->exchange, hubs->units, columns, 1, KC, BOX);
 }
 
 void hub_steps_forward(backend *be, const cell *c) {
-    const hub_steps *own = c->stage[1].layout->hub_steps;
-    const size_t state = (size_t)c->stage[0].units * STEP_COLUMNS;
+    const size_t state = (size_t)c->stage[0].units * c->columns;
     step_kernels k;
     if (!prepare_steps(be, c, false, &k)) return;
     for (int t = 0; t < c->steps; t++) {
         k.parts.t = k.gates.t = t;
         launch_step<step_shape<PARTS, TILE_HUBS>>(be, k.parts);
         launch_owners(be, "cell forward", own_hubs, k.parts);
-        k.gates.turned[0] = own->exchange;
+        k.gates.turned[0] = k.gates.of.exchange;
         k.gates.kept[0] = c->keep ? k.gates.of.hub_out + t * state : NULL;
-        WITH_CELLS(own->cells, launch_gates, be, k.gates);
+        k.U == 32 ? launch_gates<32>(be, k.gates) : WITH_CELLS(k.U, launch_gates, be, k.gates);
     }
 }
 
 /* Has `p` turn what the owners left of step t. */
-static void keep_gradients(const hub_steps *own, int t, step_arguments *p) {
-    const size_t at = (size_t)t * p->of.hubs * STEP_COLUMNS;
-    p->turned[0] = own->exchange;
-    p->turned[1] = own->aside;
+static void keep_gradients(int t, step_arguments *p) {
+    const size_t at = (size_t)t * p->of.hubs * p->of.columns;
+    p->turned[0] = p->of.exchange;
+    p->turned[1] = p->of.aside;
     p->kept[0] = p->of.hub_gradient + at;
     p->kept[1] = p->of.hub_entry + at;
 }
 
 void hub_steps_backward(backend *be, const cell *c) {
     const stage *hubs = &c->stage[0];
-    const hub_steps *own = c->stage[1].layout->hub_steps;
+    const int rows = HUB_GATES * c->hidden;
     step_kernels k;
     if (!prepare_steps(be, c, true, &k)) return;
     for (int t = c->steps - 1; t >= 0; t--) {
@@ -738,16 +776,23 @@ void hub_steps_backward(backend *be, const cell *c) {
         k.parts.t = k.gates.t = t;
         k.gates.asked = !last || c->has_later_steps;
         if (!last) {
-            keep_gradients(own, t + 1, &k.parts);
-            ask_back(be, own, c);
+            keep_gradients(t + 1, &k.parts);
+            ask_back(be, k.parts, c);
         }
-        WITH_CELLS(own->cells, launch_gates_back, be, k.gates);
+        k.U == 32 ? launch_gates_back<32>(be, k.gates)
+                  : WITH_CELLS(k.U, launch_gates_back, be, k.gates);
         launch_step<step_shape<PARTS_BACK, TILE_HUBS>>(be, k.parts);
         launch_owners(be, "cell backward", own_hubs_backward, k.parts);
     }
-    keep_gradients(own, 0, &k.parts);
-    turn_last<<<hubs->units / TURN_HUBS, 32, 0, cuda_of(be)->stream>>>(k.parts);
+    keep_gradients(0, &k.parts);
+    cudaStream_t stream = cuda_of(be)->stream;
+    turn_last<<<hubs->units / TURN_HUBS, 32, 0, stream>>>(k.parts);
     cuda_launched(be, "gradients of hubs");
-    hubs_add_gradients(be, hubs, own->gradients, STEP_COLUMNS, hubs->units, false);
-    if (c->has_earlier_steps) ask_back(be, own, c);
+    hubs_add_gradients(be, hubs, k.parts.of.gradients, c->columns, hubs->units);
+    if (k.parts.spans > 1 && k.gates.of.dbias) {
+        add_biases<<<(rows + 255) / 256, 256, 0, stream>>>(k.gates.of.dbias, k.gates.more_biases,
+                                                           rows, k.parts.spans - 1);
+        cuda_launched(be, "gradients of biases");
+    }
+    if (c->has_earlier_steps) ask_back(be, k.parts, c);
 }

@@ -23,18 +23,6 @@
 #include "cell/hubs.h"
 #include "cell/hubs_consumer.cuh"
 
-struct hub_tables {
-    int cells;          /* of a thread block: U */
-    uint32_t *counters; /* [COUNTERS][COUNTER_WORDS] */
-    bf16 *exchange;     /* [MOST_COLUMNS][hubs]: m or dv */
-    bf16 *aside;        /* [MOST_COLUMNS][hubs]: backward, the gradient at entries */
-    uint4 *parts;       /* [thread blocks][MOST_COLUMNS][hubs, in whole chunks] in bf16 */
-    bf16 *first_z;      /* [HUB_GATES][hidden][MOST_COLUMNS]: see hub_places */
-    float *gradients;   /* [thread blocks][dgain, dbias][MOST_CHUNKS * KC] */
-    bf16 *hub_table;    /* [VOCABULARY][hubs] */
-    bf16 *gates_table;  /* [VOCABULARY][hidden][GATES] */
-};
-
 /* ---------------------------------------------------------------------------------- the kernels */
 
 template <typename S, bool BACK>
@@ -79,21 +67,19 @@ static __global__ void __launch_bounds__(S::THREADS + GROUP, 1)
 
 /* Adds up what thread blocks have of the gradients of hubs' gains and biases. */
 static __global__ void add_hub_gradients(const float *from, int blocks, int width, int hubs,
-                                         bool more, float *dgain, float *dbias) {
+                                         float *dgain, float *dbias) {
     const int hub = blockIdx.x * blockDim.x + threadIdx.x;
-    float *to = blockIdx.y ? dbias : dgain;
+    float *to = blockIdx.y ? dbias : dgain, total = 0;
     if (hub >= hubs || !to) return;
-    float total = more ? to[hub] : 0;
     for (int i = 0; i < blocks; i++) {
         total += from[((size_t)i * 2 + blockIdx.y) * width + hub];
     }
     to[hub] = total;
 }
 
-void hubs_add_gradients(backend *be, const stage *hubs, const float *from, int blocks, int width,
-                        bool more) {
+void hubs_add_gradients(backend *be, const stage *hubs, const float *from, int blocks, int width) {
     add_hub_gradients<<<dim3((hubs->units + 127) / 128, 2), 128, 0, cuda_of(be)->stream>>>(
-        from, blocks, width, hubs->units, more, (float *)hubs->dgain, (float *)hubs->dbias);
+        from, blocks, width, hubs->units, (float *)hubs->dgain, (float *)hubs->dbias);
     cuda_launched(be, "gradients of hubs");
 }
 
@@ -128,14 +114,6 @@ static void turn_table(backend *be, const stage *g, const T *from, T none, T *to
                 g->table_stride, none, to);
 }
 
-void hubs_turn_tables(backend *be, const cell *c, void *hub_table, void *gates_table) {
-    const stage *hubs = &c->stage[0], *gates = &c->stage[1];
-    const uint16_t one = 0x3F80;
-    turn_table(be, hubs, (const uint16_t *)hubs->table, one, (uint16_t *)hub_table);
-    if (!gates_table || gates->table_use != TABLE_ADD) return;
-    turn_table(be, gates, (const uint2 *)c->entries, make_uint2(0, 0), (uint2 *)gates_table);
-}
-
 /* ------------------------------------------------------------------------------------- launches */
 
 /* How many thread blocks of a kernel run at once. */
@@ -147,13 +125,6 @@ static int count_together(backend *be, const void *kernel, int threads, int shar
     return each * cuda_of(be)->processors;
 }
 
-/* Calls `what`<cells of a thread block>. */
-#define WITH_CELLS(cells, what, ...)                                                               \
-    ((cells) == 40   ? what<40>(__VA_ARGS__)                                                       \
-     : (cells) == 48 ? what<48>(__VA_ARGS__)                                                       \
-     : (cells) == 56 ? what<56>(__VA_ARGS__)                                                       \
-                     : what<64>(__VA_ARGS__))
-
 template <int U> static int hubs_together(backend *be) {
     typedef hub_shape<U, 2> S;
     const int threads = S::THREADS + GROUP;
@@ -161,20 +132,10 @@ template <int U> static int hubs_together(backend *be) {
                count_together(be, (const void *)hubs_kernel<S, true>, threads, S::BYTES));
 }
 
-hub_places hubs_places(const hub_arguments *p, int U, bf16 *raw, bf16 *first) {
-    const size_t step = (size_t)HUB_GATES * p->hidden * p->columns;
-    const uint32_t box = U * BOX, columns = p->columns, hidden = p->hidden;
-    if (p->columns <= MOST_COLUMNS) {
-        return {first, raw, step, HUB_GATES * box, HUB_GATES * hidden * BOX, box, BOX};
-    }
-    raw += p->first_column;
-    return {raw, raw + step, step, U * columns, BOX, hidden * columns, columns};
-}
-
 template <int U> static void launch_hubs(backend *be, hub_arguments &p, bool backward) {
     typedef hub_shape<U, 1> one; /* where their numbers are used, both shapes have the same */
     typedef hub_shape<U, 2> two;
-    const int groups = p.columns - p.first_column > BOX ? 2 : 1, all = X_SLOTS + MORE_SLOTS;
+    const int groups = p.columns > BOX ? 2 : 1, all = X_SLOTS + MORE_SLOTS;
     p.held = min(p.chunks, (int)two::MOST_HELD);
     const int streamed = p.chunks - p.held;
     const bool more = streamed == 0 || (streamed == 1 && p.chunks * groups % all == 0);
@@ -190,33 +151,16 @@ template <int U> static void launch_hubs(backend *be, hub_arguments &p, bool bac
                 dim3(p.hidden / U), (groups + 1) * GROUP, (size_t)two::BYTES, p);
 }
 
-hub_tables *hubs_plan(backend *be, device_layout *device, const layout *l) {
+int hubs_cells(backend *be, const layout *l) {
     const int cells[] = {40, 48, 56, 64}, hidden = l->out_block, hubs = l->in_block;
-    if (!cuda_of(be)->hopper || be->precision != BF16 || !layout_is_dense(l)) return NULL;
-    if (l->gates != HUB_GATES || hubs == hidden || l->in_stride > 1) return NULL;
-    if (hubs > MOST_CHUNKS * KC || hubs % 8) return NULL;
+    if (hubs > MOST_CHUNKS * KC) return 0;
     for (int i = 0; i < 4; i++) {
-        const int blocks = hidden / cells[i], chunks = (hubs + KC - 1) / KC;
-        if (hidden % cells[i] || blocks > WITH_CELLS(cells[i], hubs_together, be)) continue;
-        const size_t width = (size_t)chunks * KC;
-        hub_tables *t = (hub_tables *)layout_host_block(device, sizeof *t);
-        t->cells = cells[i];
-        t->counters = (uint32_t *)layout_device_block(
-            be, device, COUNTERS * COUNTER_WORDS * sizeof *t->counters);
-        t->exchange = (bf16 *)layout_device_block(be, device, MOST_COLUMNS * hubs * sizeof(bf16));
-        t->aside = (bf16 *)layout_device_block(be, device, MOST_COLUMNS * hubs * sizeof(bf16));
-        t->parts =
-            (uint4 *)layout_device_block(be, device, blocks * MOST_COLUMNS * width * sizeof(bf16));
-        t->first_z = (bf16 *)layout_device_block(
-            be, device, (size_t)HUB_GATES * hidden * MOST_COLUMNS * sizeof(bf16));
-        t->gradients = (float *)layout_device_block(
-            be, device, (size_t)blocks * 2 * MOST_CHUNKS * KC * sizeof(float));
-        t->hub_table = (bf16 *)layout_device_block(be, device, VOCABULARY * hubs * sizeof(bf16));
-        t->gates_table = (bf16 *)layout_device_block(
-            be, device, (size_t)VOCABULARY * hidden * GATES * sizeof(bf16));
-        return t;
+        const int blocks = hidden / cells[i];
+        if (hidden % cells[i] == 0 && blocks <= WITH_CELLS(cells[i], hubs_together, be)) {
+            return cells[i];
+        }
     }
-    return NULL;
+    return 0;
 }
 
 const char *hub_cell_lacks(backend *be, const cell *c) {
@@ -234,16 +178,20 @@ const char *hub_cell_lacks(backend *be, const cell *c) {
 
 const char *hubs_lack(backend *be, const cell *c) {
     const char *lacks = hub_cell_lacks(be, c);
-    if (!lacks && !c->stage[1].layout->hubs) {
-        lacks = "Hopper, bf16, at most 1,024 hubs, a multiple of 8, and a multiple of 40, 48, 56 "
-                "or 64 cells, few enough for as many to each multiprocessor";
+    const hub_plan *plan = c->stage[c->stages - 1].layout->hubs;
+    if (lacks) return lacks;
+    if (!plan || !plan->cells) {
+        return "Hopper, bf16, at most 1,024 hubs, a multiple of 8, and a multiple of 40, 48, 56 "
+               "or 64 cells, few enough for as many to each multiprocessor";
     }
-    return lacks;
+    return c->columns <= MOST_COLUMNS ? NULL : "at most 128 columns";
 }
 
-/* What cells with hubs ask of either kernel. */
-void hubs_fill(const cell *c, hub_arguments *p) {
+void hubs_prepare(backend *be, const cell *c, bool backward, int U, hub_arguments *p) {
     const stage *hubs = &c->stage[0], *gates = &c->stage[1];
+    const hub_plan *plan = gates->layout->hubs;
+    const bool adds = gates->table_use == TABLE_ADD;
+    const uint16_t one = 0x3F80; /* of hubs without an entry */
     p->steps = c->steps;
     p->hidden = c->hidden;
     p->columns = c->columns;
@@ -263,6 +211,7 @@ void hubs_fill(const cell *c, hub_arguments *p) {
     p->hub_out = (bf16 *)hubs->out;
     p->hub_entry = (bf16 *)hubs->dentry;
     p->hub_gradient = (bf16 *)stage_raw_gradient(hubs);
+    p->raw = (bf16 *)gates->raw;
     p->h = (bf16 *)c->h;
     p->dh = (bf16 *)c->dh;
     p->dx = (bf16 *)c->dx;
@@ -275,6 +224,22 @@ void hubs_fill(const cell *c, hub_arguments *p) {
     p->dropout_stream = c->dropout.first_stream;
     p->arguments = c->arguments;
     p->first_step = c->first_step;
+    p->counters = plan->counters;
+    p->exchange = plan->exchange;
+    p->aside = plan->aside;
+    p->parts = plan->parts;
+    p->first_z = plan->first_z;
+    p->z_step = (size_t)HUB_GATES * c->hidden * c->columns;
+    p->z_box = (uint32_t)(HUB_GATES * c->hidden * BOX);
+    p->z_piece = (uint32_t)(HUB_GATES * U * BOX);
+    p->gradients = plan->gradients;
+    p->hub_table = plan->hub_table;
+    p->gates_table = adds ? plan->gates_table : NULL;
+    turn_table(be, hubs, (const uint16_t *)hubs->table, one, (uint16_t *)plan->hub_table);
+    if (adds && !backward) {
+        turn_table(be, gates, (const uint2 *)c->entries, make_uint2(0, 0),
+                   (uint2 *)plan->gates_table);
+    }
 }
 
 bool hubs_map_rows(backend *be, CUtensorMap *map, const void *base, int width, int rows, int planes,
@@ -288,33 +253,19 @@ bool hubs_map_rows(backend *be, CUtensorMap *map, const void *base, int width, i
 
 void hubs_run(backend *be, const cell *c, bool backward) {
     const stage *hubs = &c->stage[0], *gates = &c->stage[1];
-    hub_tables *t = gates->layout->hubs;
-    const int hidden = c->hidden, columns = c->columns, U = t->cells;
     const void *out = backward ? gates->dpre : c->h;
     const int rows = backward ? HUB_GATES * c->steps : c->steps + 1;
+    const int hidden = c->hidden, U = gates->layout->hubs->cells;
     hub_arguments p = {};
-    hubs_fill(c, &p);
+    hubs_prepare(be, c, backward, U, &p);
     p.chunks = (hubs->units + KC - 1) / KC;
-    p.counters = t->counters;
     p.stuck = cuda_stuck_word(be, "hubs");
-    p.exchange = t->exchange;
-    p.aside = t->aside;
-    p.parts = t->parts;
-    p.hub_table = t->hub_table;
-    p.gates_table = gates->table_use == TABLE_ADD ? t->gates_table : NULL;
-    p.gradients = t->gradients;
-    hubs_turn_tables(be, c, t->hub_table, backward ? NULL : t->gates_table);
     if (!hubs_map_rows(be, &p.w, gates->weight, p.hubs, hidden, HUB_GATES, KC, U) ||
         !hubs_map_rows(be, &p.v, hubs->weight, hidden, p.hubs, 0, 64, KC) ||
-        !hubs_map_rows(be, &p.x, t->exchange, p.hubs, MOST_COLUMNS, 0, KC, BOX) ||
-        !hubs_map_rows(be, &p.out, out, columns, rows * hidden, 0, BOX, U)) {
+        !hubs_map_rows(be, &p.x, p.exchange, p.hubs, MOST_COLUMNS, 0, KC, BOX) ||
+        !hubs_map_rows(be, &p.out, out, c->columns, rows * hidden, 0, BOX, U)) {
         return;
     }
-    for (; p.first_column < columns; p.first_column += MOST_COLUMNS) {
-        p.z = hubs_places(&p, U, (bf16 *)gates->raw, t->first_z);
-        WITH_CELLS(U, launch_hubs, be, p, backward);
-        if (!backward) continue;
-        hubs_add_gradients(be, hubs, t->gradients, hidden / U, MOST_CHUNKS * KC,
-                           p.first_column > 0);
-    }
+    WITH_CELLS(U, launch_hubs, be, p, backward);
+    if (backward) hubs_add_gradients(be, hubs, p.gradients, hidden / U, MOST_CHUNKS * KC);
 }

@@ -4,6 +4,7 @@
 #define SMALLWORLD_KERNELS_CUDA_CELL_HUBS_CUH
 
 #include "cell/gates.cuh"
+#include "cell/hubs.h"
 #include "device/waits.cuh"
 #include "products/hopper/hopper.cuh"
 
@@ -18,40 +19,47 @@ enum {
     MORE_SLOTS = 2,            /* of x forward, see x_use */
     V_MORE = X_SLOTS,          /* forward, where x was */
     HUB_GATES = COUPLED_GATES, /* f o u */
-    MOST_COLUMNS = 2 * BOX,    /* of a launch */
+    MOST_COLUMNS = 2 * BOX,    /* of a thread block: 64 for a warpgroup */
     PARTS_AHEAD = 22,          /* that are on their way together */
     WIDE = 3,                  /* chunks, see leave_wide_parts */
     PACE = 300,                /* nanoseconds, see keep_columns */
     VECTOR = 8                 /* hubs of a thread that adds parts, see hub_of */
 };
 
-/* Where the gates' arguments are kept for backward: in raw, where their own gradients will lie. In
- * a launch of all columns those of a step lie one step before it, where gradients come once all
- * thread blocks have read them, and so they can lie as threads have them: [64 columns][thread
- * block][gate][U / 8][thread], which backward reads 4 us a step faster than any order within a
- * gate's rows. Where other launches follow they lie in rows of the same cells and columns. */
-typedef struct hub_places {
-    bf16 *first, *second;             /* of step 0 and of step 1 */
-    size_t step;                      /* elements from a step to the next */
-    uint32_t block, group, gate, row; /* likewise, see z_of */
-} hub_places;
+/* What is planned for gates that read hubs: how many cells a thread block of hubs.cu has, and a
+ * piece of hub_steps.cu (0: these kernels do not take them), and the memory of both, with room for
+ * the most columns. */
+struct hub_plan {
+    int cells, step_cells;
+    uint32_t *counters;     /* [COUNTERS][COUNTER_WORDS] */
+    bf16 *exchange, *aside; /* [columns][hubs]: m or dv; backward, the gradient at entries */
+    void *parts;            /* of sums for hubs */
+    bf16 *first_z;          /* [HUB_GATES][hidden][columns], see z_of */
+    float4 *dc;             /* [hidden * columns / 4], by steps */
+    float *gradients;       /* of the hubs' gains and biases: [thread blocks or columns][2][hubs] */
+    float *more_biases;     /* by steps, of columns after the first: see gates_back */
+    bf16 *hub_table;        /* [VOCABULARY][hubs] */
+    bf16 *gates_table;      /* [VOCABULARY][hidden][GATES] */
+};
 
 typedef struct hub_arguments {
-    CUtensorMap w, v; /* [HUB_GATES][hidden][hubs], [hubs][hidden] */
-    CUtensorMap x;    /* exchange */
-    CUtensorMap out;  /* rows of columns: h of all steps, or dpre */
-    int steps, hidden, columns, first_column, hubs;
+    CUtensorMap w, v;                            /* [HUB_GATES][hidden][hubs], [hubs][hidden] */
+    CUtensorMap x;                               /* exchange */
+    CUtensorMap out;                             /* rows of columns: h of all steps, or dpre */
+    int steps, hidden, columns, hubs, no_column; /* no_column: 0, see hub_gates */
     int x_slots, chunks, held; /* x_slots: see x_use; held: chunks of W that stay */
     bool keep, norm, norm_last, later, earlier;
     uint32_t *counters, *stuck;
     bf16 *exchange, *aside;
-    uint4 *parts;
+    void *parts;
     const uint8_t *bytes;
     const bf16 *below, *hub_table, *gates_table;
     const float *hub_gain, *hub_bias, *bias;
     fixed *sums;
     bf16 *hub_raw, *hub_out, *hub_entry, *hub_gradient; /* as in struct stage */
-    hub_places z;
+    bf16 *raw, *first_z;                                /* see z_of */
+    size_t z_step;                                      /* elements of a step, ... */
+    uint32_t z_box, z_piece;                            /* ... of its 64 columns, of U cells */
     bf16 *h, *dh, *dx;
     float *c, *dc, *dbias, *gradients;
     uint32_t dropout_threshold;
@@ -257,7 +265,7 @@ static __device__ void keep_columns(const hub_arguments &p, hub_barriers<BACK> &
         }
         for (int n = blockIdx.x; n < S::GROUPS * BOX; n += gridDim.x) {
             const size_t at = (size_t)n * p.hubs;
-            size_t to = ((size_t)t * p.hubs + lane) * p.columns + p.first_column + n;
+            size_t to = ((size_t)t * p.hubs + lane) * p.columns + n;
 #pragma unroll 1
             for (int hub = lane; hub < p.hubs; hub += 32, to += (size_t)32 * p.columns) {
                 out[to] = p.exchange[at + hub];
@@ -272,19 +280,29 @@ static __device__ void keep_columns(const hub_arguments &p, hub_barriers<BACK> &
 
 /* ------------------------------------------------------------------------------ on the host */
 
-/* What the cell asks of kernels of hubs, apart from their own memory. */
-void hubs_fill(const cell *c, hub_arguments *p);
+/* Calls `what`<cells of a thread block>. */
+#define WITH_CELLS(cells, what, ...)                                                               \
+    ((cells) == 40   ? what<40>(__VA_ARGS__)                                                       \
+     : (cells) == 48 ? what<48>(__VA_ARGS__)                                                       \
+     : (cells) == 56 ? what<56>(__VA_ARGS__)                                                       \
+                     : what<64>(__VA_ARGS__))
 
-/* For pieces of U cells; first: room for a step's z. */
-hub_places hubs_places(const hub_arguments *p, int U, bf16 *raw, bf16 *first);
+/* How many cells a thread block of hubs.cu has; 0: it does not take the layout. */
+int hubs_cells(backend *be, const layout *l);
+
+/* What a cell lacks to be kernels of hubs, whatever was planned for its layouts; NULL: nothing. */
+const char *hub_cell_lacks(backend *be, const cell *c);
+
+/* Fills what the cell and its plan tell kernels of hubs that have U cells each, and turns its
+ * tables. */
+void hubs_prepare(backend *be, const cell *c, bool backward, int U, hub_arguments *p);
 
 /* [planes][rows][width], or without planes [rows][width], in boxes of box_rows by box_width, of all
  * planes. */
 bool hubs_map_rows(backend *be, CUtensorMap *map, const void *base, int width, int rows, int planes,
                    int box_width, int box_rows);
 
-/* The hubs' table -> [VOCABULARY][hubs], 1 where it has no entry; the gates', if they have one and
- * gates_table is not NULL -> [VOCABULARY][hidden][GATES]. */
-void hubs_turn_tables(backend *be, const cell *c, void *hub_table, void *gates_table);
+/* Adds up what `blocks` thread blocks have of dgain and dbias, from [blocks][2][width]. */
+void hubs_add_gradients(backend *be, const stage *hubs, const float *from, int blocks, int width);
 
 #endif

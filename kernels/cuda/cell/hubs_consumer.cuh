@@ -200,7 +200,8 @@ template <typename S, bool BACK> struct hub_consumer : hub_gates<S::U, S::GROUPS
     /* Leaves this thread block's part of V h or W' dz for all hubs, and says so. `rows`: pairs of
      * neighbouring rows, [ROWS][half of the columns]. */
     __device__ __forceinline__ void leave_parts(const uint32_t (&rows)[ROWS * 2]) {
-        uint4 *to = p.parts + ((size_t)blockIdx.x * MOST_COLUMNS + column) * p.chunks * 8;
+        const size_t column_of_all = (size_t)blockIdx.x * MOST_COLUMNS + column;
+        uint4 *to = (uint4 *)p.parts + column_of_all * p.chunks * 8;
         float one[KC / 2], two[KC / 2];
         int i = 0;
         if (BACK) i = leave_wide_parts(rows, to);
@@ -233,7 +234,7 @@ template <typename S, bool BACK> struct hub_consumer : hub_gates<S::U, S::GROUPS
 
     /* The table's entries of a column's byte. */
     __device__ void load_entries(int t, int n, uint32_t (&to)[4]) const {
-        const int byte = p.bytes[(size_t)t * p.columns + p.first_column + n];
+        const int byte = p.bytes[(size_t)t * p.columns + n];
 #pragma unroll
         for (int w = 0; w < 4; w++) {
             const bf16 *from = p.hub_table + (size_t)byte * p.hubs + hub_of(thread, w);
@@ -252,7 +253,7 @@ template <typename S, bool BACK> struct hub_consumer : hub_gates<S::U, S::GROUPS
     /* Of arrays [step][hub][columns]. */
     __device__ size_t kept_place(int n, int t, int i) const {
         const size_t row = (size_t)t * p.hubs + hub_of(thread, i / 2) + i % 2;
-        return row * p.columns + p.first_column + n;
+        return row * p.columns + n;
     }
 
     __device__ __forceinline__ void store_column(bf16 *to, int n, const float (&x)[VECTOR],
@@ -268,7 +269,7 @@ template <typename S, bool BACK> struct hub_consumer : hub_gates<S::U, S::GROUPS
     /* Adds up the parts of a column. The threads that have hubs then have their sums. */
     __device__ __forceinline__ void add_parts(int n, float (&x)[VECTOR]) const {
         const int vectors = p.chunks * 8, of = thread / vectors, shares = S::THREADS / vectors;
-        const uint4 *from = p.parts + (size_t)n * vectors + thread % vectors;
+        const uint4 *from = (const uint4 *)p.parts + (size_t)n * vectors + thread % vectors;
         const int blocks = of < shares ? gridDim.x : 0;
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) x[i] = 0;
@@ -338,17 +339,14 @@ template <typename S, bool BACK> struct hub_consumer : hub_gates<S::U, S::GROUPS
         __syncwarp();
     }
 
-    /* Where V h of a column's hubs is kept for backward: in the order [column][hub], but in the
-     * places of this launch's columns alone, as backward stores gradients in these. */
+    /* Where V h of a column's hubs is kept for backward, in the order [column][hub]. */
     __device__ uint32_t *kept_hubs(int t, int n, int w) const {
-        const int width = S::GROUPS * BOX, at = n * p.hubs + hub_of(thread, w);
-        const size_t row = (size_t)t * p.hubs + at / width;
-        return (uint32_t *)(p.hub_raw + row * p.columns + p.first_column + at % width);
+        const size_t column = (size_t)t * p.columns + n;
+        return (uint32_t *)(p.hub_raw + column * p.hubs + hub_of(thread, w));
     }
 
     __device__ float *kept_sums(int t) const {
-        return kept_statistics(p.sums + (size_t)t * sums_gate(p.columns), p.columns) +
-               p.first_column;
+        return kept_statistics(p.sums + (size_t)t * sums_gate(p.columns), p.columns);
     }
 
     /* m of the columns that this thread block owns, at step t. */
@@ -574,7 +572,7 @@ template <typename S, bool BACK> struct hub_consumer : hub_gates<S::U, S::GROUPS
             }
         }
         sync();
-        this->store_biases((float *)(shared + S::X), p.first_column > 0);
+        this->store_biases((float *)(shared + S::X), p.dbias, false);
     }
 
     __device__ void run_backward() {

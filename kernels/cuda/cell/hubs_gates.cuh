@@ -19,8 +19,9 @@ static __device__ inline float rounded(float x) {
     return to_float(from_float<bf16>(x));
 }
 
-/* A thread of GROUPS warpgroups, one for each 64 columns, that has a share of U cells. */
-template <int U_, int GROUPS_> struct hub_gates {
+/* A thread of GROUPS warpgroups, one for each 64 columns, that has a share of U cells. With SPANS
+ * its columns are not all that there are. */
+template <int U_, int GROUPS_, bool SPANS = false> struct hub_gates {
     static const int U = U_, GROUPS = GROUPS_, J = U / 8;
     static const int PAIRS = HUB_GATES * J * 2; /* of z or dz */
     const hub_arguments &p;
@@ -28,18 +29,21 @@ template <int U_, int GROUPS_> struct hub_gates {
     const float4 *biases;          /* [U] */
     int piece, pieces;             /* which U cells, and of how many */
     int thread, group, warp, lane; /* thread: of all consumers; warp: of the group */
-    int first, column;             /* the first cell; this thread's first column of a launch */
+    int first, span, column;       /* the first cell; columns before; this thread's of these */
+    bool has_columns;              /* the last span may have none for the last group */
     float dbias[HUB_GATES] = {};   /* backward, of half of the columns */
 
     __device__ hub_gates(const hub_arguments &p_, uint32_t staging_, const void *biases_,
-                         int piece_, int pieces_)
-        : p(p_), staging(staging_), biases((const float4 *)biases_), piece(piece_),
-          pieces(pieces_) {
+                         int piece_, int pieces_, int span_ = 0)
+        : p(p_), staging(staging_), biases((const float4 *)biases_), piece(piece_), pieces(pieces_),
+          span(span_) {
         thread = threadIdx.x;
         group = __shfl_sync(~0u, threadIdx.x / GROUP, 0);
         warp = thread % GROUP / 32;
         lane = thread % 32;
         first = piece * U;
+        has_columns = !SPANS || span + group * BOX < p.columns;
+        if (!has_columns) span -= BOX; /* what it reads there is of no use */
         column = group * BOX + warp * 16 + lane / 4;
     }
 
@@ -51,13 +55,18 @@ template <int U_, int GROUPS_> struct hub_gates {
         group_sync(2 + group, GROUP);
     }
 
+    /* Where not known to be 0, which alone makes backward of hubs.cu spill more registers. */
+    __device__ int before() const {
+        return SPANS ? span : p.no_column;
+    }
+
     /* Cells are numbered in a thread as sums lie: [J][half of the columns][neighbour]. */
     __device__ int cell_of(int k) const {
         return first + k / 4 * 8 + lane % 4 * 2 + k % 2;
     }
 
     __device__ size_t place_of(int k) const {
-        return (size_t)cell_of(k) * p.columns + p.first_column + column + k / 2 % 2 * 8;
+        return (size_t)cell_of(k) * p.columns + before() + column + k / 2 % 2 * 8;
     }
 
     /* One of two slots for this group to stage rows in. */
@@ -70,7 +79,7 @@ template <int U_, int GROUPS_> struct hub_gates {
         uint32_t dropped = 0;
 #pragma unroll
         for (int k = 0; k < U / 2; k++) {
-            const int n = p.first_column + column + k / 2 % 2 * 8, which = n % 4;
+            const int n = before() + column + k / 2 % 2 * 8, which = n % 4;
             const uint4 four = philox_draw(
                 p.dropout_seed, (uint32_t)cell_of(k), (p.dropout_stream + (uint32_t)n) / 4,
                 (uint32_t)p.arguments->update, PHILOX_PURPOSE(PHILOX_DROPOUT, p.first_step + t));
@@ -89,17 +98,19 @@ template <int U_, int GROUPS_> struct hub_gates {
     /* Where c of a step is kept for backward, after the first step and before the last; in vectors
      * of four. */
     __device__ float4 *c_of(int t) const {
-        const size_t box = (size_t)t * (p.columns / BOX) + p.first_column / BOX + group;
+        const size_t box = (size_t)t * (p.columns / BOX) + before() / BOX + group;
         return (float4 *)p.c + (box * pieces + piece) * (U / 8) * GROUP + thread % GROUP;
     }
 
-    /* Where a thread keeps eight cells' arguments of a gate, see hub_places. */
+    /* Where a thread keeps eight cells' arguments of a gate: in raw, where their own gradients will
+     * lie. Those of a step lie one step before it, where gradients come once all thread blocks have
+     * read them, and so they can lie as threads have them: [64 columns][thread block][gate][U / 8]
+     * [thread], which backward reads 4 us a step faster than any order within a gate's rows. */
     __device__ uint2 *z_of(int t, int gate, int j) const {
-        const int at = thread % GROUP, in_row = BOX / 4;
-        const hub_places &z = p.z;
-        bf16 *step = t == 0 ? z.first : z.second + (size_t)(t - 1) * z.step;
-        return (uint2 *)(step + piece * z.block + group * z.group + gate * z.gate + j * 8 * z.row +
-                         at / in_row * z.row + at % in_row * 4);
+        const uint32_t box = before() / BOX + group;
+        bf16 *step = t == 0 ? p.first_z : p.raw + (size_t)(t - 1) * p.z_step;
+        return (uint2 *)(step + piece * p.z_piece + box * p.z_box + gate * U * BOX) + j * GROUP +
+               thread % GROUP;
     }
 
     /* Stages rows of a group's columns, pairs of neighbours as leave_parts has them, in a slot of
@@ -118,7 +129,7 @@ template <int U_, int GROUPS_> struct hub_gates {
 
     /* The bytes of this thread's two columns. */
     __device__ int2 bytes_of(int t) const {
-        const uint8_t *text = p.bytes + (size_t)t * p.columns + p.first_column + column;
+        const uint8_t *text = p.bytes + (size_t)t * p.columns + before() + column;
         return make_int2(text[0], text[8]);
     }
 
@@ -180,7 +191,7 @@ template <int U_, int GROUPS_> struct hub_gates {
         stage(slot(0), h);
         sync_half();
         if (thread % GROUP == 0) {
-            tensor_store(&p.out, slot(0), p.first_column + group * BOX, t * p.hidden + first);
+            tensor_store(&p.out, slot(0), before() + group * BOX, t * p.hidden + first);
             store_commit();
             store_wait<0>();
         }
@@ -295,7 +306,7 @@ template <int U_, int GROUPS_> struct hub_gates {
             stage(at, dz + gate * J * 2);
             sync_half();
             if (thread % GROUP == 0) {
-                tensor_store(&p.out, at, p.first_column + group * BOX,
+                tensor_store(&p.out, at, before() + group * BOX,
                              (t * HUB_GATES + gate) * p.hidden + first);
                 store_commit();
             }
@@ -314,9 +325,9 @@ template <int U_, int GROUPS_> struct hub_gates {
         __syncwarp();
     }
 
-    /* Stores the gradients of the gates' biases, with `more` added to what is there. All consumers
-     * call this; scratch: HUB_GATES * 64 floats. */
-    __device__ void store_biases(float *scratch, bool more) {
+    /* Stores the gradients of the gates' biases in `all`, with `more` added to what is there. All
+     * consumers call this; scratch: HUB_GATES * 64 floats. */
+    __device__ void store_biases(float *scratch, float *all, bool more) {
         const int row = thread % GROUP / 2;
 #pragma unroll
         for (int gate = 0; gate < HUB_GATES; gate++) {
@@ -324,10 +335,10 @@ template <int U_, int GROUPS_> struct hub_gates {
             if (group) scratch[gate * 64 + row] = dbias[gate];
         }
         sync_groups();
-        if (group || row >= U || thread % 2 || !p.dbias) return;
+        if (group || row >= U || thread % 2 || !all) return;
 #pragma unroll
         for (int gate = 0; gate < HUB_GATES; gate++) {
-            float *to = p.dbias + (size_t)gate * p.hidden + first + row;
+            float *to = all + (size_t)gate * p.hidden + first + row;
             if (GROUPS > 1) dbias[gate] += scratch[gate * 64 + row];
             *to = dbias[gate] + (more ? *to : 0);
         }

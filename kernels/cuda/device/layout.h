@@ -15,10 +15,9 @@ typedef struct layout_block {
 } layout_block;
 
 struct device_layout {
-    layout host;                 /* its tables point to device memory */
-    void *plan[MOST_KERNELS];    /* by row of the dispatch table; NULL: not planned */
-    struct hub_tables *hubs;     /* of gates that read hubs, for a kernel of all steps; or NULL */
-    struct hub_steps *hub_steps; /* likewise, by steps */
+    layout host;              /* its tables point to device memory */
+    void *plan[MOST_KERNELS]; /* by row of the dispatch table; NULL: not planned */
+    struct hub_plan *hubs;    /* of gates that read hubs; or NULL */
     layout_block *blocks;
     int block_count, block_room;
     size_t bytes; /* of those on the device */
