@@ -25,7 +25,7 @@ enum {
     TILE_HUBS = 128,  /* of parts */
     MOST_CELLS = 512, /* of a thread block, whose biases are in shared memory */
     MOST_STAGES = 8,  /* of a ring */
-    MOST_HUBS = 2048, /* the owner of a column has four a thread, and two threads for each */
+    MOST_HUBS = 2048, /* the owner of a column has four a thread, of 512 at least */
     FEW_HUBS = 768,   /* whose weights a thread block of hubs.cu keeps, if that takes them */
     OWNERS = 1024,    /* threads of the owner of a column */
     TURN_HUBS = 8     /* that a warp turns at once */
