@@ -10,9 +10,10 @@
  *
  * There are few hubs, so these products stream weights once for every span of 128 columns, and are
  * one pipeline: tiles of weights and of activations come by TMA, and two warpgroups with 64 columns
- * each multiply them. Forward, gates are an epilogue, as in hubs.cu, and keep what backward reads in the order of
- * their threads. A kernel's first weights are on their way before the one before it ends. V' dv is
- * cuBLAS's: with so few warps backward's gates took longer as its epilogue than both do apart.
+ * each multiply them. Forward, gates are an epilogue, as in hubs.cu, and keep what backward reads
+ * in the order of their threads. A kernel's first weights are on their way before the one before it
+ * ends. V' dv is cuBLAS's: with so few warps backward's gates took longer as its epilogue than both
+ * do apart, and this pipeline for it alone is no faster.
  *
  * Floor: a step of 100 M reads and writes 220 MB forward and 240 backward. What it takes, and what
  * did not help: docs/kernels/cell.md. */

@@ -55,8 +55,8 @@ template <int U_, int GROUPS_, bool SPANS = false> struct hub_gates {
         group_sync(2 + group, GROUP);
     }
 
-    /* The columns before the first group's. Without spans it is an argument, 0: were it known to the
-     * compiler, backward of hubs.cu would spill more registers. */
+    /* The columns before the first group's. Without spans it is an argument, 0: were it known to
+     * the compiler, backward of hubs.cu would spill more registers. */
     __device__ int before() const {
         return SPANS ? span : p.no_column;
     }
