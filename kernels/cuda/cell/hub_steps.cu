@@ -21,7 +21,7 @@
 #include "cell/hubs_gates.cuh"
 
 enum {
-    SPAN = MOST_COLUMNS,
+    SPAN = MOST_COLUMNS, /* columns of a thread block */
     MOST_SPANS = 4,
     TILE_HUBS = 128,  /* of parts */
     MOST_CELLS = 512, /* of a thread block, whose biases are in shared memory */

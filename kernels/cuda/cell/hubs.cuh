@@ -37,7 +37,7 @@ struct hub_plan {
     bf16 *first_z;          /* [HUB_GATES][hidden][columns], see z_of */
     float4 *dc;             /* [hidden * columns / 4], by steps */
     float *gradients;       /* of the hubs' gains and biases: [thread blocks or columns][2][hubs] */
-    float *more_biases;     /* by steps, of columns after the first: see gates_back */
+    float *more_biases;     /* by steps, of spans after the first: see gates_back */
     bf16 *hub_table;        /* [VOCABULARY][hubs] */
     bf16 *gates_table;      /* [VOCABULARY][hidden][GATES] */
 };

@@ -32,7 +32,7 @@ static __host__ __device__ inline size_t sums_gate(int columns) {
 #define SCALE_DSUM   0x1p34f
 
 /* Where a gate keeps its statistics: [- mean / deviation, 1 / deviation][columns]. */
-static __host__ __device__ inline float *kept_statistics(fixed *sums, int columns) {
+static __device__ inline float *kept_statistics(fixed *sums, int columns) {
     return (float *)(sums + (size_t)columns * 4 + 2);
 }
 
