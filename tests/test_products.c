@@ -201,10 +201,13 @@ static void test_dense_products(void **state) {
             check_layout(&p, odd, 3 * unit, 2, "dense, odd sides");
             check_layout(&p, tiny, unit, 5, "dense, smaller than a tile");
         }
-        if (p.be->precision == BF16) { /* more tiles than a GPU computes at a time */
-            layout *wider = layout_dense(256, 9224, 1, 1);
-            check_layout(&p, wider, unit, 2, "wide dense head");
-            layout_free(wider);
+        static const int sides[][2] = {/* wgrad's tiles of 64 to 256 columns, in bands and not */
+                                       {256, 7184},  {256, 9224}, {250, 10200},
+                                       {1280, 1032}, {1400, 200}, {1100, 1208}};
+        for (int k = 0; k < 6 && p.be->precision == BF16; k++) {
+            layout *large = layout_dense(sides[k][0], sides[k][1], 1, 1);
+            check_layout(&p, large, unit, 2, "large dense layer");
+            layout_free(large);
         }
         layout_free(square);
         layout_free(wide);

@@ -8,7 +8,7 @@
  *   floor   the larger of memory (weights, inputs and outputs once, over the rate of a large copy)
  *           and arithmetic (2 N operations a weight, over the rate of a large dense product)
  *   dense   what the backend takes for a dense W: cuBLAS, and for wgrad of several steps on Hopper
- *           wgrad_dense
+ *           wgrad_gates
  *
  * wgrad's N is its depth: steps of up to 128 columns, as in training. Where the backend pads
  * columns, ours runs on the padded ones; the floor does not count them. */

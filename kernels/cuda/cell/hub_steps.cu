@@ -37,8 +37,7 @@ typedef struct step_arguments {
     int t, chunks;      /* chunks: of the sum's depth */
     int spans;          /* of columns */
     int pieces, blocks; /* of gates: a thread block has one in every `blocks` pieces */
-    int tiles, splits;  /* of parts: of hubs, and of their sums */
-    float *parts;       /* [splits][columns][hubs] */
+    int tiles, splits;  /* of.parts [splits][columns][hubs], fp32: tiles of hubs */
     bool asked;         /* backward: dx asks something of h */
     float4 *kept_dc;
     float *more_biases;
@@ -199,7 +198,7 @@ static __device__ __forceinline__ void leave_parts(const step_arguments &p, uint
     float sum[S::N / 2] = {};
     multiply<S>(base, stages, count_uses<S>(p), sum);
     if (column >= p.of.columns) return;
-    float *to = p.parts + ((size_t)split * p.of.columns + column) * hubs;
+    float *to = (float *)p.of.parts + ((size_t)split * p.of.columns + column) * hubs;
 #pragma unroll
     for (int j = 0; j < S::N / 8; j++) {
         const int hub = first + j * 8 + lane % 4 * 2;
@@ -209,23 +208,6 @@ static __device__ __forceinline__ void leave_parts(const step_arguments &p, uint
             const float *of = sum + j * 4 + half * 2;
             __stcg((float2 *)(to + (size_t)half * 8 * hubs + hub), make_float2(of[0], of[1]));
         }
-    }
-}
-
-/* c of eight cells before the step. */
-template <int U>
-static __device__ __forceinline__ void load_c(const step_arguments &p,
-                                              const hub_gates<U, 2, true> &my, int j, float *c) {
-    if (p.t > 0 && p.of.keep) {
-        const float4 four = __ldcs(my.c_of(p.t) + j * GROUP);
-        c[0] = four.x;
-        c[1] = four.y;
-        c[2] = four.z;
-        c[3] = four.w;
-    } else {
-        const float *from = p.of.c + (size_t)p.t * p.of.hidden * p.of.columns;
-#pragma unroll
-        for (int k = 0; k < 4; k++) c[k] = from[my.place_of(j * 4 + k)];
     }
 }
 
@@ -253,7 +235,7 @@ static __device__ __forceinline__ void make_pieces(const step_arguments &p, uint
 #pragma unroll
         for (int j = 0; j < J; j++) {
             my.load_gates_entries(bytes, j, entry[j]);
-            load_c(p, my, j, c + j * 4);
+            my.load_c(t, j, t > 0 && p.of.keep, c + j * 4);
         }
         const uint32_t dropped = p.of.dropout_threshold > 0 ? my.draw_dropout(t) : 0;
         multiply<S>(base, stages, p.chunks, sum);
@@ -279,10 +261,9 @@ static __global__ void __launch_bounds__(3 * GROUP, 1)
     cursor<S::STAGES> stages;
     stages.create(base + S::NOTE);
     for (int i = threadIdx.x; S::KIND == GATES_OF && i < MOST_CELLS * 4; i += blockDim.x) {
-        const int gate = i % 4, piece = blockIdx.x + i / 4 / S::SIZE * p.blocks;
-        const bool has = p.of.bias && gate < HUB_GATES && piece < p.pieces;
-        const size_t at = (size_t)gate * p.of.hidden + piece * S::SIZE + i / 4 % S::SIZE;
-        ((float *)(shared + S::BIAS))[i] = has ? p.of.bias[at] : 0;
+        const int piece = blockIdx.x + i / 4 / S::SIZE * p.blocks;
+        const int cell = piece * S::SIZE + i / 4 % S::SIZE;
+        ((float *)(shared + S::BIAS))[i] = gate_bias(p.of, i % 4, cell);
     }
     barrier_init_done();
     __syncthreads();
@@ -452,7 +433,7 @@ struct owned {
         for (int i = 0; i < FOUR; i++) x[i] = 0;
 #pragma unroll 8
         for (int s = of; s < splits; s += shares) {
-            const float4 more = __ldcg((const float4 *)(p.parts + s * part + at));
+            const float4 more = __ldcg((const float4 *)((float *)p.of.parts + s * part + at));
             add_four_sums(x, more);
         }
         if (of > 0 && of < shares) {
@@ -722,7 +703,6 @@ static bool prepare_steps(backend *be, const cell *c, bool backward, step_kernel
     p.blocks = (p.pieces + rounds - 1) / rounds;
     p.tiles = (hubs->units + TILE_HUBS - 1) / TILE_HUBS;
     p.splits = count_splits(be, hidden, hubs->units, p.spans);
-    p.parts = (float *)plan->parts;
     p.kept_dc = plan->dc;
     p.more_biases = plan->more_biases;
     k->U = U;

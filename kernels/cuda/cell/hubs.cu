@@ -39,10 +39,7 @@ static __global__ void __launch_bounds__(S::THREADS + GROUP, 1)
         ((uint4 *)shared)[i] = make_uint4(0, 0, 0, 0);
     }
     for (int i = threadIdx.x; i < S::U * 4; i += blockDim.x) {
-        const int gate = i % 4;
-        const bool has = p.bias && gate < HUB_GATES;
-        const size_t at = (size_t)gate * p.hidden + blockIdx.x * S::U + i / 4;
-        ((float *)(shared + S::BIAS))[i] = has ? p.bias[at] : 0;
+        ((float *)(shared + S::BIAS))[i] = gate_bias(p, i % 4, blockIdx.x * S::U + i / 4);
     }
     hub_barriers<BACK> b;
     b.template create<S>(base + S::BARRIERS);

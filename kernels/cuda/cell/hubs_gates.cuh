@@ -19,6 +19,12 @@ static __device__ inline float rounded(float x) {
     return to_float(from_float<bf16>(x));
 }
 
+/* The bias of a cell's gate; 0 if it has none. */
+static __device__ inline float gate_bias(const hub_arguments &p, int gate, int cell) {
+    const bool has = p.bias && gate < HUB_GATES && cell < p.hidden;
+    return has ? p.bias[(size_t)gate * p.hidden + cell] : 0;
+}
+
 /* A thread of GROUPS warpgroups, one for each 64 columns, that has a share of U cells. With SPANS
  * its columns are not all that there are. */
 template <int U_, int GROUPS_, bool SPANS = false> struct hub_gates {
@@ -209,6 +215,21 @@ template <int U_, int GROUPS_, bool SPANS = false> struct hub_gates {
         for (int k = 0; k < 4; k++) __stcs(to + place_of(j * 4 + k), c[k]);
     }
 
+    /* c of eight cells before a step, kept for backward or not. */
+    __device__ __forceinline__ void load_c(int t, int j, bool kept, float *c) const {
+        if (kept) {
+            const float4 four = __ldcs(c_of(t) + j * GROUP);
+            c[0] = four.x;
+            c[1] = four.y;
+            c[2] = four.z;
+            c[3] = four.w;
+            return;
+        }
+        const float *from = p.c + (size_t)t * p.hidden * p.columns;
+#pragma unroll
+        for (int k = 0; k < 4; k++) c[k] = from[place_of(j * 4 + k)];
+    }
+
     /* What backward reads of eight cells: the gates' arguments and c before the step. */
     struct gates_inputs {
         uint2 z[HUB_GATES];
@@ -228,17 +249,7 @@ template <int U_, int GROUPS_, bool SPANS = false> struct hub_gates {
         for (int gate = 0; gate < HUB_GATES; gate++) {
             in.z[gate] = __ldcs(z_of(t, gate, j));
         }
-        if (t > 0) {
-            const float4 four = __ldcs(c_of(t) + j * GROUP);
-            in.before[0] = four.x;
-            in.before[1] = four.y;
-            in.before[2] = four.z;
-            in.before[3] = four.w;
-        }
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            if (t == 0) in.before[k] = p.c[place_of(j * 4 + k)];
-        }
+        load_c(t, j, t > 0, in.before);
     }
 
     /* The factors of eight cells, from the c of the step, which becomes the one before. Unless it

@@ -100,7 +100,7 @@ static bool few_columns_prefers(const device_layout *device, const void *, const
 }
 
 /* One step without a stride needs no packing for cuBLAS. */
-static bool wgrad_dense_prefers(const device_layout *device, const void *, const product_call *c) {
+static bool needs_steps_packed(const device_layout *device, const void *, const product_call *c) {
     return c->steps > 1 || device->host.in_stride > 1;
 }
 
@@ -123,7 +123,7 @@ static const call_condition
     one_step =           {"one step", takes_one_step},
     up_to_128 =          {"at most 128 columns of one gate, 32 of four", few_columns_prefers},
     much_work =          {"four gates, or more columns or blocks", small_blocks_prefers},
-    needs_packing =      {"several steps, or a stride, to pack", wgrad_dense_prefers};
+    needs_packing =      {"several steps, or a stride, to pack", needs_steps_packed};
 // clang-format on
 
 /* ------------------------------------------------------------------------------- table */
@@ -151,9 +151,9 @@ enum { IN_FP32 = ONLY(FP32), IN_BF16 = ONLY(BF16), IN_ANY = IN_FP32 | IN_BF16 };
 /* {name, products, GPU, precisions,
  *      fits, takes, prefers, plan, run} */
 static const product_kernel kernels[] = {
-    {"wgrad_dense",         W,         HOPPER,  IN_BF16,
+    {"wgrad_gates",         W,         HOPPER,  IN_BF16,
         &dense_even,         &all_calls,         &needs_packing,
-        NULL,                    wgrad_dense_run},
+        NULL,                    wgrad_gates_run},
     {"cublas",              F | D | W, ANY_GPU, IN_ANY,
         &dense,              &all_calls,         &all_calls,
         NULL,                    cublas_run},

@@ -9,7 +9,7 @@ bool hopper_compiled(void); /* whether this build has code for sm_90a */
 
 kernel_plan wgrad_gates_plan;
 kernel_run gather_run, small_blocks_run;
-kernel_run wgrad_gates_run, wgrad_one_gate_run, wgrad_small_blocks_run, wgrad_dense_run;
+kernel_run wgrad_gates_run, wgrad_one_gate_run, wgrad_small_blocks_run;
 kernel_takes small_blocks_prefers;
 
 /* products/portable */
