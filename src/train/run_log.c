@@ -9,18 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const run_log_names[LOG_COLUMNS] = {"step",
-                                                "bytes",
-                                                "epoch",
-                                                "seconds",
-                                                "bpc",
-                                                "lr",
-                                                "grad_norm",
-                                                "bytes_per_second",
-                                                "valid_bpc",
-                                                "label_loss",
-                                                "valid_label_loss",
-                                                "valid_label_error"};
+#define NAME(column, name) name,
+const char *const run_log_names[LOG_COLUMNS] = {LOG_NAMES(NAME)};
 
 /* A line's values by column: NaN where it has no such number. Whether it is one JSON object. */
 static bool read_line(const char *at, const char *end, double values[LOG_COLUMNS]) {

@@ -7,23 +7,25 @@
 #include <stddef.h>
 #include <stdio.h>
 
-typedef enum log_column {
-    LOG_STEP,
-    LOG_BYTES,
-    LOG_EPOCH,
-    LOG_SECONDS,
-    LOG_BPC,
-    LOG_LR,
-    LOG_GRAD_NORM,
-    LOG_RATE,
-    LOG_VALID_BPC,
-    LOG_LABEL_LOSS,
-    LOG_VALID_LABEL_LOSS,
-    LOG_VALID_LABEL_ERROR,
-    LOG_COLUMNS
-} log_column;
+/* The columns, and their names in the file, in its order. */
+#define LOG_NAMES(X)                                                                               \
+    X(STEP, "step")                                                                                \
+    X(BYTES, "bytes")                                                                              \
+    X(EPOCH, "epoch")                                                                              \
+    X(SECONDS, "seconds")                                                                          \
+    X(BPC, "bpc")                                                                                  \
+    X(LR, "lr")                                                                                    \
+    X(GRAD_NORM, "grad_norm")                                                                      \
+    X(RATE, "bytes_per_second")                                                                    \
+    X(VALID_BPC, "valid_bpc")                                                                      \
+    X(LABEL_LOSS, "label_loss")                                                                    \
+    X(VALID_LABEL_LOSS, "valid_label_loss")                                                        \
+    X(VALID_LABEL_ERROR, "valid_label_error")
 
-extern const char *const run_log_names[LOG_COLUMNS]; /* the names of the columns in the file */
+#define LOG_COLUMN(column, name) LOG_##column,
+typedef enum log_column { LOG_NAMES(LOG_COLUMN) LOG_COLUMNS } log_column;
+
+extern const char *const run_log_names[LOG_COLUMNS];
 
 typedef struct run_log {
     size_t count;               /* lines */
