@@ -184,36 +184,27 @@ static void test_small_world(void **state) {
     close_pair(&p);
 }
 
+/* Gates, heads and strides; in fp32 any number of rows and units, which features have; in bf16
+ * wgrad's tiles of 64 to 256 columns, in bands and not. */
 static void test_dense_products(void **state) {
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        pair p = open_pair((const precision[]){FP32, BF16}[i]);
-        int unit = p.be->column_multiple;
+    static const struct {
+        int rows, inputs, gates, stride, units, steps, precisions;
+    } all[] = {
+        {40, 40, 4, 1, 1, 3, 3},     {256, 328, 1, 1, 2, 2, 3},  {256, 328, 1, 1, 1, 1, 3},
+        {256, 24, 1, 3, 1, 2, 3},    {333, 205, 1, 1, 3, 2, 1},  {3, 5, 1, 2, 1, 5, 1},
+        {256, 7184, 1, 1, 1, 2, 2},  {256, 9224, 1, 1, 1, 2, 2}, {250, 10200, 1, 1, 1, 2, 2},
+        {1280, 1032, 1, 1, 1, 2, 2}, {1400, 200, 1, 1, 1, 2, 2}, {1100, 1208, 1, 1, 1, 2, 2}};
+    for (precision how = FP32; how <= BF16; how++) {
+        pair p = open_pair(how);
         random_restart(4);
-        layout *square = layout_dense(40, 40, 4, 1), *wide = layout_dense(256, 328, 1, 1);
-        layout *strided = layout_dense(256, 24, 1, 3);
-        layout *odd = layout_dense(333, 205, 1, 1), *tiny = layout_dense(3, 5, 1, 2);
-        check_layout(&p, square, unit, 3, "dense gates");
-        check_layout(&p, wide, 2 * unit, 2, "dense head");
-        check_layout(&p, wide, unit, 1, "dense head");
-        check_layout(&p, strided, unit, 2, "dense head with a stride");
-        if (p.be->precision == FP32) { /* features have any number of rows and units */
-            check_layout(&p, odd, 3 * unit, 2, "dense, odd sides");
-            check_layout(&p, tiny, unit, 5, "dense, smaller than a tile");
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+            if (!(all[i].precisions & 1 << how)) continue;
+            layout *l = layout_dense(all[i].rows, all[i].inputs, all[i].gates, all[i].stride);
+            check_layout(&p, l, all[i].units * p.be->column_multiple, all[i].steps,
+                         "a dense layer");
+            layout_free(l);
         }
-        static const int sides[][2] = {/* wgrad's tiles of 64 to 256 columns, in bands and not */
-                                       {256, 7184},  {256, 9224}, {250, 10200},
-                                       {1280, 1032}, {1400, 200}, {1100, 1208}};
-        for (int k = 0; k < 6 && p.be->precision == BF16; k++) {
-            layout *large = layout_dense(sides[k][0], sides[k][1], 1, 1);
-            check_layout(&p, large, unit, 2, "large dense layer");
-            layout_free(large);
-        }
-        layout_free(square);
-        layout_free(wide);
-        layout_free(strided);
-        layout_free(odd);
-        layout_free(tiny);
         close_pair(&p);
     }
 }
