@@ -16,7 +16,6 @@ these files, each --probe the error in per cent on TEST of a probe on the featur
 import argparse
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -26,32 +25,27 @@ from pathlib import Path
 running, stopped = set(), []  # the commands that run; signals that came to stop them
 
 
-def read_plan(path):
-    """The runs of a plan: {name: (config, settings)}."""
+def read_plan(plan):
+    """The runs of an open plan: {name: (config, settings)}."""
     runs = {}
-    try:
-        lines = Path(path).read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as problem:
-        sys.exit(f"{path}: cannot be read: {getattr(problem, 'strerror', None) or problem}")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(plan, 1):
         words = line.split("#")[0].split()
         if words and (len(words) < 2 or any("=" not in word for word in words[2:])):
-            sys.exit(f"{path}:{number}: expected NAME CONFIG [KEY.PATH=VALUE ...] [seeds=1,2]")
-        seeds = [seed for word in words[2:] if word.startswith("seeds=") for seed in word[len("seeds="):].split(",")]
+            sys.exit(f"{plan.name}:{number}: expected NAME CONFIG [KEY.PATH=VALUE ...] [seeds=1,2]")
+        seeds = [seed for word in words if word.startswith("seeds=") for seed in word[len("seeds="):].split(",")]
         settings = [word for word in words[2:] if not word.startswith("seeds=")]
         for name, own in [(f"{words[0]}-s{seed}", [f"run.seed={seed}"]) for seed in seeds] or [(w, []) for w in words[:1]]:
             if name in runs:
-                sys.exit(f"{path}: two runs are called {name}")
+                sys.exit(f"{plan.name}: two runs are called {name}")
             runs[name] = words[1], own + settings
-    return runs or sys.exit(f"{path}: no run in it")
+    return runs or sys.exit(f"{plan.name}: no run in it")
 
 
 def call(gpu, log, *command):
     """The JSON object that a command ends with."""
     environment = dict(os.environ, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {}))
     with open(log, "a") as errors:
-        child = subprocess.Popen([*map(str, command), "--json"], stdout=subprocess.PIPE, stderr=errors, text=True,
-                                 env=environment)
+        child = subprocess.Popen([*map(str, command), "--json"], stdout=subprocess.PIPE, stderr=errors, env=environment)
         running.add(child)
         if stopped:
             child.terminate()
@@ -87,7 +81,7 @@ def measure(options, name, config, settings, gpu):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan")
+    parser.add_argument("plan", type=argparse.FileType(errors="surrogateescape"))
     parser.add_argument("--program", default="build/smallworld")
     parser.add_argument("--out", default="runs/sweep")
     parser.add_argument("--gpus", default="", help="numbers of GPUs, separated by commas; default: one run at a time")
@@ -95,21 +89,22 @@ def main():
     parser.add_argument("--probe", nargs=2, metavar=("TRAIN", "TEST"), action="append", default=[])
     parser.add_argument("--pool", default="mean")
     options = parser.parse_args()
-    runs, waiting, rows, failed = read_plan(options.plan), queue.SimpleQueue(), {}, []
+    runs, rows = read_plan(options.plan), {}
+    waiting = iter(runs)
     if not os.access(options.program, os.X_OK):
         sys.exit(f"{options.program}: no such program; --program names it")
     Path(options.out).mkdir(parents=True, exist_ok=True)
-    for name in runs:
-        waiting.put(name)
 
     def work(gpu):
-        while not stopped and not waiting.empty():
-            name = waiting.get()
+        for name in waiting:
             try:
                 rows[name] = measure(options, name, *runs[name], gpu)
                 print(f"{name}: {rows[name]['valid_bpc']:.4f}", file=sys.stderr, flush=True)
             except subprocess.CalledProcessError:
-                failed.append(name)
+                if not stopped:
+                    print(f"{name}: failed, see {Path(options.out) / name}.log", file=sys.stderr, flush=True)
+            if stopped:
+                return
 
     def stop(number, _):
         stopped.append(number)
@@ -118,7 +113,7 @@ def main():
 
     for number in signal.SIGINT, signal.SIGTERM:
         signal.signal(number, stop)
-    workers = [threading.Thread(target=work, args=(gpu,), daemon=True) for gpu in options.gpus.split(",")]
+    workers = [threading.Thread(target=work, args=(gpu,)) for gpu in options.gpus.split(",")]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -126,15 +121,13 @@ def main():
     if stopped:
         print("stopped; the same command goes on", file=sys.stderr)
         return 128 + stopped[0]
-    forms = {"parameters": "{:,}", "bytes": "{:,}", "seconds": "{:.1f}", "bytes_per_second": "{:,.0f}", "valid_bpc": "{:.4f}",
-             "test_bpc": "{:.4f}"}
-    columns = [key for row in list(rows.values())[:1] for key in row if key in forms or key.endswith("_error")]
+    shown = "parameters", "bytes", "seconds", "valid_bpc", "test_bpc"
+    columns = [key for row in list(rows.values())[:1] for key in row if key in shown or key.endswith("_error")]
     best = sorted(rows, key=lambda name: rows[name].get("test_bpc", rows[name]["valid_bpc"]))
-    for line in [["run", *columns], *([name, *(forms.get(key, "{:.2f}").format(rows[name][key]) for key in columns)] for name in best)]:
-        print(line[0].ljust(24), *(word.rjust(17) for word in line[1:]))
-    for name in failed:
-        print(f"{name}: failed, see {Path(options.out) / name}.log", file=sys.stderr)
-    return 1 if failed else 0
+    cell = lambda value: f"{value:,}" if isinstance(value, int) else f"{value:.5g}"
+    for line in [["run", *columns], *([name, *(cell(rows[name][key]) for key in columns)] for name in best)]:
+        print(line[0].ljust(24), *(word.rjust(15) for word in line[1:]))
+    return 1 if len(rows) < len(runs) else 0
 
 
 if __name__ == "__main__":
