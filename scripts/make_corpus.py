@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Makes a small corpus of labelled film reviews from a probabilistic grammar, and computes its floor.
 
+    scripts/make_corpus.py make --out data
+    scripts/make_corpus.py floor data/reviews_test.tsv.gz
+
 A review has a label, 1 (liked it) or 0 (did not), drawn with probability 1/2. The label changes the
 probabilities of some words, none of which reveals it alone. A sentence may negate its words: a
 reviewer who liked the film writes "warm", or "not flat", or "nobody will call this film dull". So
@@ -322,57 +325,27 @@ def standard_error(values):
 
 # --------------------------------------------------------------------------------- command line --
 
-EXAMPLES = """examples:
-  make_corpus.py make --out data
-  make_corpus.py floor data/reviews_test.tsv.gz
-  make_corpus.py floor data/reviews_test.tsv.gz --json
-  make_corpus.py sample 5
-"""
-
-
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__, epilog=EXAMPLES,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser("make", help="write the three files of the corpus")
     command.add_argument("--out", required=True, metavar="DIR", help="folder of the files")
     command.add_argument("--seed", type=int, default=SEED,
                          help="default %(default)s, that of the shipped files")
-    command = commands.add_parser("floor", help="compute the exact floor and Bayes error of a file")
+    command = commands.add_parser("floor", help="compute the exact floor and Bayes error of a file, as JSON")
     command.add_argument("file", metavar="FILE.tsv[.gz]")
-    command.add_argument("--json", action="store_true", help="print one JSON object")
-    command = commands.add_parser("sample", help="print some reviews")
-    command.add_argument("count", type=int, metavar="N")
-    command.add_argument("--seed", type=int, default=SEED)
-    args = parser.parse_args(argv)
-
+    args = parser.parse_args()
     try:
-        if args.command == "make":
-            files = make(args.out, args.seed)
-            Path(args.out).mkdir(parents=True, exist_ok=True)
-            for path, data in files.items():
-                path.write_bytes(data)
-                print(f"{path}: {len(data):,} bytes")
-        elif args.command == "sample":
-            for label, text in reviews(Grammar(), args.count, args.seed, 0):
-                print(label, text, sep="\t")
-        else:
-            report = floor(args.file)
-            print(json.dumps(report) if args.json else as_text(report))
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has had enough: not worth a word
+        if args.command == "floor":
+            print(json.dumps(floor(args.file)))
+            return
+        files = make(args.out, args.seed)
+        Path(args.out).mkdir(parents=True, exist_ok=True)
+        for path, data in files.items():
+            path.write_bytes(data)
+            print(f"{path}: {len(data):,} bytes")
     except (BadInput, OSError) as problem:
         sys.exit(f"make_corpus.py: {problem}")
-
-
-def as_text(report):
-    return "\n".join([
-        "documents             {documents:10,}",
-        "bytes predicted, N    {N:10,}",
-        "floor                 {floor_bpc:10.4f} +- {floor_bpc_se:.4f} bits per byte",
-        "Bayes error, expected {bayes_error:10.2%} +- {bayes_error_se:.2%}",
-        "Bayes error, realised {bayes_error_realised:10.2%} +- {bayes_error_realised_se:.2%}",
-    ]).format(**report)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ say "What is possible, and what a compressor does"
 framed() { # as eval sees documents: "\n " + text + " "
   gzip -dc "$@" | LC_ALL=C awk '{ printf "\n %s ", substr($0, index($0, "\t") + 1) }'
 }
-python3 scripts/make_corpus.py floor $test --json >$run/floor.json
+python3 scripts/make_corpus.py floor $test >$run/floor.json
 xz_train=$(framed $train | xz -9 | wc -c)
 xz_both=$(framed $train $test | xz -9 | wc -c)
 
