@@ -25,20 +25,24 @@ from pathlib import Path
 running, stopped = set(), []  # the commands that run; signals that came to stop them
 
 
-def read_plan(plan):
-    """The runs of an open plan: {name: (config, settings)}."""
+def read_plan(path):
+    """The runs of a plan: {name: (config, settings)}."""
     runs = {}
-    for number, line in enumerate(plan, 1):
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as problem:
+        sys.exit(f"{path}: cannot be read: {getattr(problem, 'strerror', None) or problem}")
+    for number, line in enumerate(lines, 1):
         words = line.split("#")[0].split()
         if words and (len(words) < 2 or any("=" not in word for word in words[2:])):
-            sys.exit(f"{plan.name}:{number}: expected NAME CONFIG [KEY.PATH=VALUE ...] [seeds=1,2]")
-        seeds = [seed for word in words if word.startswith("seeds=") for seed in word[len("seeds="):].split(",")]
+            sys.exit(f"{path}:{number}: expected NAME CONFIG [KEY.PATH=VALUE ...] [seeds=1,2]")
+        seeds = [seed for word in words[2:] if word.startswith("seeds=") for seed in word[len("seeds="):].split(",")]
         settings = [word for word in words[2:] if not word.startswith("seeds=")]
         for name, own in [(f"{words[0]}-s{seed}", [f"run.seed={seed}"]) for seed in seeds] or [(w, []) for w in words[:1]]:
             if name in runs:
-                sys.exit(f"{plan.name}: two runs are called {name}")
+                sys.exit(f"{path}: two runs are called {name}")
             runs[name] = words[1], own + settings
-    return runs or sys.exit(f"{plan.name}: no run in it")
+    return runs or sys.exit(f"{path}: no run in it")
 
 
 def call(gpu, log, *command):
@@ -81,7 +85,7 @@ def measure(options, name, config, settings, gpu):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", type=argparse.FileType(errors="surrogateescape"))
+    parser.add_argument("plan")
     parser.add_argument("--program", default="build/smallworld")
     parser.add_argument("--out", default="runs/sweep")
     parser.add_argument("--gpus", default="", help="numbers of GPUs, separated by commas; default: one run at a time")

@@ -106,7 +106,7 @@ class Sweep(unittest.TestCase):
         plans = sorted((SWEEP.parent.parent / "configs").glob("*.plan"))
         self.assertTrue(plans)
         for plan in plans:
-            for name, (config, settings) in read_plan(plan.open()).items():
+            for name, (config, settings) in read_plan(plan).items():
                 sets = [word for setting in settings for word in ("--set", setting)]
                 done = subprocess.run([PROGRAM, "graph", config, *sets], cwd=SWEEP.parent.parent,
                                       capture_output=True, text=True)

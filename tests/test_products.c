@@ -201,8 +201,10 @@ static void test_dense_products(void **state) {
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
             if (!(all[i].precisions & 1 << how)) continue;
             layout *l = layout_dense(all[i].rows, all[i].inputs, all[i].gates, all[i].stride);
-            check_layout(&p, l, all[i].units * p.be->column_multiple, all[i].steps,
-                         "a dense layer");
+            char name[48];
+            snprintf(name, sizeof name, "dense %d x %d, %d gates, stride %d", all[i].rows,
+                     all[i].inputs, all[i].gates, all[i].stride);
+            check_layout(&p, l, all[i].units * p.be->column_multiple, all[i].steps, name);
             layout_free(l);
         }
         close_pair(&p);
