@@ -141,21 +141,6 @@ static inline real exp_(real x) {
 #endif
 }
 
-static inline real sigmoid_(real x) {
-    return 1 / (1 + exp_(-x));
-}
-
-/* (e - 1) / (e + 1) of e = e^2x, whose e - 1 does not cancel near 0. */
-static inline real tanh_(real x) {
-#ifdef SMALLWORLD_REFERENCE
-    return tanh(x);
-#else
-    float scale, part = exp_parts(2 * x, &scale);
-    float less = part * scale + (scale - 1);
-    return less / (less + 2);
-#endif
-}
-
 /* ------------------------------------------------------------------------------------- tiles
  * They are passed by address: how a long vector is passed by value depends on the processor. */
 

@@ -452,6 +452,21 @@ static void dropout_scale(const cell *c, size_t unit, size_t n0, int t, real sca
     }
 }
 
+static inline real sigmoid_(real x) {
+    return 1 / (1 + exp_(-x));
+}
+
+/* (e - 1) / (e + 1) of e = e^2x, whose e - 1 does not cancel near 0. */
+static inline real tanh_(real x) {
+#ifdef SMALLWORLD_REFERENCE
+    return tanh(x);
+#else
+    float scale, part = exp_parts(2 * x, &scale);
+    float less = part * scale + (scale - 1);
+    return less / (less + 2);
+#endif
+}
+
 /* The gates of one unit and a group of columns, through their nonlinearities. */
 typedef struct gate_values {
     real value[GATES][COLUMN_GROUP]; /* normalised, before gain */

@@ -5,10 +5,12 @@
 
 #define ADD(arena, bytes, pointer) plan_add(&m->plan, arena, bytes, (void **)&(pointer))
 
-const char *const model_kept_names[MODEL_KEPT] = {"weights", "moment1", "moment2", "average"};
-
-void *model_kept(const model *m, int i) {
-    void *const arenas[MODEL_KEPT] = {m->weights, m->moment1, m->moment2, m->average};
+kept_arena model_kept(const model *m, int i) {
+    const size_t all = m->parameters.total;
+    const kept_arena arenas[MODEL_KEPT] = {{"weights", m->weights, all},
+                                           {"moment1", m->moment1, all},
+                                           {"moment2", m->moment2, m->second_moments},
+                                           {"average", m->average, all}};
     return arenas[i];
 }
 
@@ -23,9 +25,9 @@ static void plan_weights(model *m) {
     ADD(PLAN_OPTIMISER, reals, m->gradient);
     if (m->segments > 1) ADD(PLAN_OPTIMISER, reals, m->share);
     ADD(PLAN_OPTIMISER, reals, m->moment1);
-    ADD(PLAN_OPTIMISER, reals, m->moment2);
+    ADD(PLAN_OPTIMISER, m->second_moments * be->real_size, m->moment2);
     ADD(PLAN_OPTIMISER, reals, m->average);
-    ADD(PLAN_OPTIMISER, (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP, m->groups);
+    ADD(PLAN_OPTIMISER, m->parameters.total / DECAY_GROUP, m->groups);
 }
 
 static size_t workspace_bytes(const model *m) {

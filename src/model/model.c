@@ -106,12 +106,12 @@ static bool within_limits(const model *m, int segments, error *err) {
 
 /* The recurrent weights decay; embedding, projection, head, gains and biases do not. */
 static void choose_groups(model *m) {
-    size_t count = (m->parameters.total + DECAY_GROUP - 1) / DECAY_GROUP;
+    const size_t count = m->parameters.total / DECAY_GROUP;
     uint8_t *groups = mem_alloc(count, 1);
     for (int s = 0; s < model_stages(&m->config); s++) {
         const parameter *p = &m->parameters.items[m->stage_parameters[s].weight];
         memset(groups + p->offset / DECAY_GROUP, m->squares[s] ? GROUP_OF_MUON : GROUP_DECAYS,
-               (p->count + DECAY_GROUP - 1) / DECAY_GROUP);
+               parameter_room(p->count) / DECAY_GROUP);
     }
     m->be->memory->upload(m->be, m->groups, groups, count);
     free(groups);
@@ -220,7 +220,7 @@ void model_load(model *m, const float *weights) {
         be->memory->zero(be, m->gradient, reals);
         if (m->share) be->memory->zero(be, m->share, reals);
         be->memory->zero(be, m->moment1, reals);
-        be->memory->zero(be, m->moment2, reals);
+        be->memory->zero(be, m->moment2, m->second_moments * be->real_size);
     }
     model_use_weights(m);
 }

@@ -201,14 +201,16 @@ typedef struct model {
     stage_parameters stage_parameters[CELL_MAX_STAGES];
     plan plan;
 
-    /* Arenas in the parameter table's order, real; `operands` is what products read: `weights` (or
-     * `average`) itself unless the precision is BF16 or rows are normed. */
+    /* Arenas, real, with the parameters where the table has them; `operands` is what products read:
+     * `weights` (or `average`) itself unless the precision is BF16 or rows are normed. moment2 ends
+     * before the weights that Muon trains, which have none. */
     void *weights, *operands, *gradient, *moment1, *moment2, *average;
-    uint8_t *groups;   /* flags of adam in ops.h: the recurrent weights decay, or are Muon's */
-    void *share;       /* the gradient of one segment; NULL if there is only one segment */
-    void *into;        /* the arena that backward fills: gradient or share */
-    void *rounded;     /* the copies that operands are; or NULL */
-    const void *bound; /* the arena that forward reads: weights or average */
+    size_t second_moments; /* elements of moment2 */
+    uint8_t *groups;       /* flags of adam in ops.h: the recurrent weights decay, or are Muon's */
+    void *share;           /* the gradient of one segment; NULL if there is only one segment */
+    void *into;            /* the arena that backward fills: gradient or share */
+    void *rounded;         /* the copies that operands are; or NULL */
+    const void *bound;     /* the arena that forward reads: weights or average */
 
     /* Inputs and results of a call, on the device. */
     uint8_t *bytes;   /* [steps][columns] */
@@ -239,10 +241,14 @@ model *model_create(backend *be, const model_config *config, graph *const *graph
                     int steps, int segments, model_use use, error *err);
 void model_free(model *m);
 
-/* The arenas that a run resumes from, each of the parameters' layout; the weights are the first. */
+/* The arenas that a run resumes from, of `count` elements; the weights are the first. */
 enum { MODEL_KEPT = 4 };
-extern const char *const model_kept_names[MODEL_KEPT];
-void *model_kept(const model *m, int i);
+typedef struct kept_arena {
+    const char *name;
+    void *values;
+    size_t count;
+} kept_arena;
+kept_arena model_kept(const model *m, int i);
 
 /* Sets the arenas `weights` and, in training, `average` from host floats, and the rest to zero. */
 void model_load(model *m, const float *weights);

@@ -25,7 +25,11 @@ parameter *parameter_add(parameter_table *table, const char *name, const int64_t
 
 void parameter_reserve(parameter_table *table, size_t count) {
     const parameter *last = &table->items[table->count - 1];
-    table->total = last->offset + (count + DECAY_GROUP - 1) / DECAY_GROUP * DECAY_GROUP;
+    table->total = last->offset + parameter_room(count);
+}
+
+size_t parameter_room(size_t count) {
+    return (count + DECAY_GROUP - 1) / DECAY_GROUP * DECAY_GROUP;
 }
 
 const parameter *parameter_find(const parameter_table *table, const char *name) {

@@ -42,6 +42,9 @@ parameter *parameter_add(parameter_table *table, const char *name, const int64_t
  * a gap. */
 void parameter_reserve(parameter_table *table, size_t count);
 
+/* The elements of an arena that a parameter of `count` takes. */
+size_t parameter_room(size_t count);
+
 const parameter *parameter_find(const parameter_table *table, const char *name);
 
 /* The number of trained scalars. */

@@ -89,6 +89,23 @@ static int add_of_classes(model *m, const char *name, int64_t columns) {
     return number;
 }
 
+/* Moves what Muon trains to the arena's end, so that the second moments of the rest, which Adam
+ * needs, are an arena without gaps. */
+static void place_muon_last(model *m) {
+    parameter_table *table = &m->parameters;
+    m->second_moments = table->total;
+    for (int s = 0; s < model_stages(&m->config); s++) {
+        if (!m->squares[s]) continue;
+        parameter *moved = &table->items[m->stage_parameters[s].weight];
+        const size_t from = moved->offset, size = parameter_room(moved->count);
+        for (int i = 0; i < table->count; i++) {
+            if (table->items[i].offset > from) table->items[i].offset -= size;
+        }
+        moved->offset = table->total - size;
+        m->second_moments -= size;
+    }
+}
+
 void model_add_parameters(model *m) {
     const model_config *config = &m->config;
     int layer = -1;
@@ -104,6 +121,7 @@ void model_add_parameters(model *m) {
     m->class_weight = add_of_classes(m, "weight", read);
     m->head_bias = add(m, "head.", "bias", SHAPE(VOCABULARY), INIT_CONSTANT, 0);
     m->class_bias = add_of_classes(m, "bias", 1);
+    place_muon_last(m);
 }
 
 void *model_address(const model *m, const void *arena, size_t size, int number) {

@@ -74,9 +74,9 @@ static int add_patterns(const model *m, tensor *tensors, int count, int32_t *pat
 
 /* The values of an arena: on the CPU itself, so that saving needs no more memory than was planned;
  * else a copy, which the caller frees. */
-static const float *arena_values(const model *m, const void *arena, float **copy) {
+static const float *arena_values(const model *m, const void *arena, size_t count, float **copy) {
     const bool here = !backend_on_gpu(m->be) && m->be->real_size == sizeof **copy;
-    *copy = here ? NULL : model_download(m, arena, 0, m->parameters.total);
+    *copy = here ? NULL : model_download(m, arena, 0, count);
     return here ? arena : *copy;
 }
 
@@ -85,7 +85,7 @@ bool checkpoint_save_model(const model *m, const options *o, int64_t step, const
     const parameter_table *table = &m->parameters;
     const void *arena = m->use != MODEL_INFERENCE ? m->average : m->weights;
     float *copy;
-    const float *values = arena_values(m, arena, &copy);
+    const float *values = arena_values(m, arena, table->total, &copy);
     tensor *tensors = mem_alloc((size_t)table->count + CELL_MAX_STAGES, sizeof *tensors);
     int32_t *patterns[CELL_MAX_STAGES] = {0};
     int count = 0;
@@ -312,10 +312,10 @@ const char *checkpoint_checksum(const checkpoint *c) {
 
 /* ------------------------------------------------------------------------------------ state */
 
-enum { STATE_TENSORS = MODEL_KEPT + 2 /* h and c */, STATE_NUMBERS = 25 };
+enum { STATE_TENSORS = MODEL_KEPT + 2 /* h and c */, STATE_NUMBERS = 26 };
 
-static const char *state_name(int i) {
-    return i < MODEL_KEPT ? model_kept_names[i] : i == MODEL_KEPT ? "h" : "c";
+static const char *state_name(const model *m, int i) {
+    return i < MODEL_KEPT ? model_kept(m, i).name : i == MODEL_KEPT ? "h" : "c";
 }
 
 /* The names of the numbers in a run's state, and their ranges. A number is an int64_t or a double;
@@ -354,6 +354,7 @@ static void list_numbers(run_state *s, int64_t flags[2], state_number list[STATE
         {"valid_label_loss", NULL, &s->valid_label_loss, most_nats, true, true},
         {"valid_label_error", NULL, &s->valid_label_error, 1, true, true},
         {"best_label_loss", NULL, &s->best_label_loss, most_nats, true, true},
+        {"best_label_error", NULL, &s->best_label_error, 1, true, true},
         {"best_step", &s->best_step, NULL, most_steps, false, false},
         {"metrics_bytes", &s->metrics_bytes, NULL, most_bytes, false, false},
         {"pending", &s->pending, NULL, PENDING_METRICS, false, false},
@@ -403,10 +404,11 @@ bool checkpoint_save_state(const model *m, const run_state *state, const char *p
     for (int i = 0; i < STATE_TENSORS; i++) {
         tensor *t = &tensors[i];
         *t = (tensor){.type = TENSOR_F32, .dimensions = 1};
-        snprintf(t->name, sizeof t->name, "%s", state_name(i));
+        snprintf(t->name, sizeof t->name, "%s", state_name(m, i));
         if (i < MODEL_KEPT) {
-            t->data = arena_values(m, model_kept(m, i), &values[i]);
-            t->shape[0] = (int64_t)m->parameters.total;
+            const kept_arena a = model_kept(m, i);
+            t->data = arena_values(m, a.values, a.count, &values[i]);
+            t->shape[0] = (int64_t)a.count;
         } else {
             int64_t units = m->config.hidden * m->layers;
             t->dimensions = 2;
@@ -519,20 +521,21 @@ static void set_streams(model *m, model_state_kind kind, const float *values, in
 
 bool checkpoint_load_state(const safetensors *file, model *m, error *err) {
     backend *be = m->be;
-    int64_t total = (int64_t)m->parameters.total;
+    const int64_t units = m->config.hidden * m->layers;
     const float *values[STATE_TENSORS];
     int64_t before;
     const int64_t batch = ranks_place(be->ranks, m->batch, &before);
     for (int i = 0; i < STATE_TENSORS; i++) {
-        const int64_t units = m->config.hidden * m->layers;
-        values[i] = i < MODEL_KEPT ? state_tensor(file, state_name(i), total, 0, err)
-                                   : state_tensor(file, state_name(i), units, batch, err);
+        const bool kept = i < MODEL_KEPT;
+        const int64_t rows = kept ? (int64_t)model_kept(m, i).count : units;
+        values[i] = state_tensor(file, state_name(m, i), rows, kept ? 0 : batch, err);
         if (!values[i]) return false;
     }
     if (!check_precision(file, be, err)) return false;
     model_load(m, values[0]);
     for (int i = 1; i < MODEL_KEPT; i++) {
-        be->memory->upload(be, model_kept(m, i), values[i], (size_t)total * sizeof *values[0]);
+        const kept_arena a = model_kept(m, i);
+        be->memory->upload(be, a.values, values[i], a.count * sizeof *values[0]);
     }
     set_streams(m, MODEL_H, values[MODEL_KEPT], batch, before);
     set_streams(m, MODEL_C, values[MODEL_KEPT + 1], batch, before);

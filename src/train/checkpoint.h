@@ -44,7 +44,7 @@ typedef struct run_state {
     double valid_bpc;     /* of the last validation; NaN before the first */
     double best_bpc;      /* of the best validation; NaN before the first */
     double valid_label_loss, valid_label_error; /* like valid_bpc, of the documents' classes */
-    double best_label_loss;                     /* like best_bpc */
+    double best_label_loss, best_label_error;   /* like best_bpc */
     int64_t best_step;     /* the step of the best validation; 0 before the first */
     int64_t metrics_bytes; /* the length of metrics.jsonl */
     int64_t pending;       /* of enum pending */

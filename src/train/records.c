@@ -191,10 +191,12 @@ bool trainer_validate(trainer *tr, error *err) {
     s->valid_label_loss = classes.loss;
     s->valid_label_error = classes.error;
     s->validated = true;
-    const bool better = asks ? classes.loss < s->best_label_loss : e.bpc < s->best_bpc;
-    if (isnan(s->best_bpc) || better) {
+    const bool less = asks ? classes.loss < s->best_label_loss : e.bpc < s->best_bpc;
+    const bool level = !(classes.error > s->best_label_error); /* also where both are unknown */
+    if (isnan(s->best_bpc) || classes.error < s->best_label_error || (level && less)) {
         s->best_bpc = e.bpc;
         s->best_label_loss = classes.loss;
+        s->best_label_error = classes.error;
         s->best_step = s->step;
         tr->records.best_due = true;
     }

@@ -189,7 +189,8 @@ static bool open_state(trainer *tr, error *err) {
                            .best_bpc = NAN,
                            .valid_label_loss = NAN,
                            .valid_label_error = NAN,
-                           .best_label_loss = NAN};
+                           .best_label_loss = NAN,
+                           .best_label_error = NAN};
     run_state *s = &tr->state;
     *s = now;
     if (!ranks_same(tr->ranks, now.train_text, "the text of data.train", err) ||

@@ -193,10 +193,10 @@ void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,
     p.dw = (float *)c->out;
     p.columns = c->columns;
     p.steps = c->steps;
+    p.inputs = l->in_block;
+    p.rows = layout_is_dense(l) ? (int)layout_rows(l) : l->gates * p.inputs;
+    p.down = (p.rows + DEEP_M - 1) / DEEP_M;
     if (layout_is_dense(l)) {
-        p.rows = (int)layout_rows(l);
-        p.down = (p.rows + DEEP_M - 1) / DEEP_M;
-        p.inputs = l->in_block;
         p.b = dense_width(p.inputs, p.down, cuda_of(be)->processors);
         p.block = (size_t)p.b;
         p.tiles = (p.inputs + p.b - 1) / p.b;
@@ -204,9 +204,7 @@ void wgrad_gates_run(backend *be, const device_layout *device, const void *plan,
         p.start = tables->first;
         p.row = tables->row;
         p.column = l->row_column;
-        p.b = p.inputs = l->in_block;
-        p.rows = l->gates * p.b;
-        p.down = (p.rows + DEEP_M - 1) / DEEP_M;
+        p.b = p.inputs;
         p.block = (size_t)p.rows * p.b;
         p.tiles = tables->count;
     }
