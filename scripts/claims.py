@@ -59,12 +59,14 @@ def claims():
              if row[1:3] == [".008", ".1"]}
     rows = table(RESULTS, "| 3 minutes, 20 M |")  # two optimizers of hubs, then of the dense model
     minutes = [[min(number(row[k]) for row in side) for k in (2, 3)] for side in (rows[:2], rows[2:])]
+    long, long_dense = (min(number(row[k]) for row in table(RESULTS, "| 18 minutes, 100 M | hubs")) for k in (2, 7))
     tries = table(RESULTS, "| 100 M, Muon: muon_lr |")
     tried, tried_dense = (min(number(row[k]) for row in tries if row[k][:1] in "*1") for k in (1, 5))
     middle, middle_dense, large, large_dense = (of_seeds(model, size=size) for size in ("50 M", "100 M") for model in ("hubs", "dense"))
     yield README, r"predict film reviews ([\d.]+) % better[^%]*, ([\d.]+) % after equal", [
         ahead(minutes[0][0], minutes[1][0]), ahead(hubs[0], dense[0])]
     yield RESULTS, r"further ahead: by ([\d.]+) % after three", [ahead(minutes[0][0], minutes[1][0])]
+    yield RESULTS, r"Adam is best, and hubs are ([\d.]+) % ahead in bits, with level", [ahead(long, long_dense)]
     yield RESULTS, r"whichever optimizer has it, hubs are ([\d.]+) % ahead in bits and ([\d.]+) points on IMDB", [
         ahead(minutes[0][0], minutes[1][0]), minutes[1][1] - minutes[0][1]]
     yield RESULTS, r"Muon takes ([\d.]+) % off hubs and ([\d.]+) % off the dense", [
