@@ -447,7 +447,12 @@ static const float *state_tensor(const safetensors *file, const char *name, int6
     const tensor *t = safetensors_find(file, name);
     bool fits = t && t->type == TENSOR_F32 && t->dimensions == (columns ? 2 : 1) &&
                 t->shape[0] == rows && (!columns || t->shape[1] == columns);
-    if (!fits) error_set(err, "%s: tensor %s does not fit this model", file->path, name);
+    if (!fits) {
+        error_set(err,
+                  "%s: tensor %s does not fit this model; if an older version wrote it, a new run "
+                  "with train.init goes on from its weights",
+                  file->path, name);
+    }
     return fits && check_finite(file, t, err) ? t->data : NULL;
 }
 
