@@ -76,7 +76,8 @@ bool trainer_log_metrics(trainer *tr, error *err);
 /* Scores the validation text by the moving average. */
 bool trainer_validate(trainer *tr, error *err);
 
-/* Saves the state and the models that are due; best.safetensors alone if it is due. */
+/* Saves the state and the models that are due; or best.safetensors alone, which counts as part of
+ * the validation that found it. */
 bool trainer_save(trainer *tr, error *err);
 bool trainer_save_best(trainer *tr, error *err);
 

@@ -127,10 +127,19 @@ static bool save_model(trainer *tr, const char *name, error *err) {
     return saved;
 }
 
-bool trainer_save_best(trainer *tr, error *err) {
+static bool save_best(trainer *tr, error *err) {
     if (tr->records.best_due && !save_model(tr, "best.safetensors", err)) return false;
     tr->records.best_due = false;
     return true;
+}
+
+bool trainer_save_best(trainer *tr, error *err) {
+    if (!trainer_clock_stop(tr, err)) return false;
+    const double begun = tr->segment_start;
+    const bool saved = save_best(tr, err);
+    trainer_clock_start(tr);
+    tr->plan.lately.validation += tr->segment_start - begun;
+    return saved;
 }
 
 static bool replace_earlier(trainer *tr, error *err) {
@@ -152,7 +161,7 @@ bool trainer_save(trainer *tr, error *err) {
     char *path = run_folder_file(&tr->run, "last.state");
     /* the checkpoint is worth saving even if this fails */
     if (trainer_leads(tr)) fsync(fileno(tr->records.metrics));
-    bool saved = checkpoint_save_state(tr->m, s, path, err) && trainer_save_best(tr, err) &&
+    bool saved = checkpoint_save_state(tr->m, s, path, err) && save_best(tr, err) &&
                  save_model(tr, "last.safetensors", err);
     if (saved && run_folder_keeps_earlier(&tr->run)) saved = replace_earlier(tr, err);
     tr->records.has_state = tr->records.has_state || saved;
@@ -234,5 +243,5 @@ bool trainer_repair_models(trainer *tr, error *err) {
     if (tr->records.best_due)
         log_line("%s/best.safetensors: made again from last.state", tr->run.path);
     if (!last) log_line("%s/last.safetensors: made again from last.state", tr->run.path);
-    return trainer_save_best(tr, err) && (last || save_model(tr, "last.safetensors", err));
+    return save_best(tr, err) && (last || save_model(tr, "last.safetensors", err));
 }
