@@ -201,18 +201,23 @@ void assert_same_run(const char *one, const char *other) {
     assert_true(same_state(one, other));
 }
 
+double number_of(const char *line, const char *key) {
+    char *field = mem_format("\"%s\": ", key), *at = strstr(line, field);
+    double value = NAN;
+    if (at) sscanf(at + strlen(field), "%lf", &value);
+    free(field);
+    return value;
+}
+
 double metric(const char *name, const char *key, bool last) {
     size_t size;
-    char *text = read_run_file(name, "metrics.jsonl", &size), *field = mem_format("\"%s\": ", key);
+    char *text = read_run_file(name, "metrics.jsonl", &size);
     if (size == 0 || text[size - 1] != '\n') fail_msg("the last line has no end");
     text[size - 1] = '\0';
     char *line = last && strrchr(text, '\n') ? strrchr(text, '\n') + 1 : text;
-    char *at = strstr(line, field);
-    if (!at) fail_msg("no %s in %s", key, line);
-    double value =
-        strncmp(at + strlen(field), "null", 4) == 0 ? NAN : strtod(at + strlen(field), NULL);
+    if (!strstr(line, key)) fail_msg("no %s in %s", key, line);
+    const double value = number_of(line, key);
     free(text);
-    free(field);
     return value;
 }
 

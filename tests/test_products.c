@@ -115,30 +115,16 @@ static const char *const large[] = {"gather",      "wgrad_gates",   "wgrad_one_g
 static const char *const largest[] = {"gather", "wgrad_gates", "few_columns", "portable_bf16",
                                       NULL};
 
-static void test_blocks_of_8(void **state) {
-    (void)state;
-    check_block(BF16, 8, small);
-}
-
-static void test_blocks_of_16(void **state) {
-    (void)state;
-    check_block(BF16, 16, small);
-}
-
-static void test_blocks_of_32(void **state) {
-    (void)state;
-    check_block(BF16, 32, large);
-}
-
-static void test_blocks_of_64(void **state) {
-    (void)state;
-    check_block(BF16, 64, large);
-}
-
-static void test_blocks_of_128(void **state) {
-    (void)state;
-    check_block(BF16, 128, largest);
-}
+#define TEST_BLOCKS(size, kernels)                                                                 \
+    static void test_blocks_of_##size(void **state) {                                              \
+        (void)state;                                                                               \
+        check_block(BF16, size, kernels);                                                          \
+    }
+TEST_BLOCKS(8, small)
+TEST_BLOCKS(16, small)
+TEST_BLOCKS(32, large)
+TEST_BLOCKS(64, large)
+TEST_BLOCKS(128, largest)
 
 /* fp32 has one kernel. */
 static void test_fp32(void **state) {
