@@ -65,8 +65,9 @@ def claims():
     middle, middle_dense, large, large_dense = (of_seeds(model, size=size) for size in ("50 M", "100 M") for model in ("hubs", "dense"))
     yield README, r"predict film reviews ([\d.]+) % better[^%]*, ([\d.]+) % after equal", [
         ahead(minutes[0][0], minutes[1][0]), ahead(hubs[0], dense[0])]
-    yield RESULTS, r"further ahead: by ([\d.]+) % after three", [ahead(minutes[0][0], minutes[1][0])]
-    yield RESULTS, r"Adam is best, and hubs are ([\d.]+) % ahead in bits, with level", [ahead(long, long_dense)]
+    yield RESULTS, r"after \[equal time\]\(#equal-time\) \| ([\d.]+) %, 3 minutes \| \| ([\d.]+) %, 18 minutes", [
+        ahead(minutes[0][0], minutes[1][0]), ahead(long, long_dense)]
+    yield RESULTS, r"So after 18 minutes of 100 M hubs are ([\d.]+) % ahead", [ahead(long, long_dense)]
     yield RESULTS, r"whichever optimizer has it, hubs are ([\d.]+) % ahead in bits and ([\d.]+) points on IMDB", [
         ahead(minutes[0][0], minutes[1][0]), minutes[1][1] - minutes[0][1]]
     yield RESULTS, r"Muon takes ([\d.]+) % off hubs and ([\d.]+) % off the dense", [
@@ -88,10 +89,10 @@ def claims():
     yield README, r"% of IMDB's, by n-grams ([\d.]+)", [number(row[3]) for row in tasks if row[0][:4] == "IMDB"]
     yield README, r"class reviews better: ([\d.]+) % wrong in place of ([\d.]+)", [hubs[1], dense[1]]
     yield README, r"parameters\]\(docs/results.md#labels\) ([\d.]+) % of IMDB's", [joined]
-    yield RESULTS, r"by ([\d.]+) % after equal text at 20 M parameters, and by ([\d.]+) % at 100 M", [
-        ahead(hubs[0], dense[0]), ahead(large[0], large_dense[0])]
-    yield RESULTS, r"IMDB's error falls from ([\d.]+) to ([\d.]+) % at 20 M and from ([\d.]+) to\s+([\d.]+) %", [
-        dense[1], hubs[1], large_dense[1], large[1]]
+    yield RESULTS, r"both by Muon \| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) %", [
+        ahead(hubs[0], dense[0]), ahead(middle[0], middle_dense[0]), ahead(large[0], large_dense[0])]
+    yield RESULTS, r"linear probe after it \| ([\d.]+) to ([\d.]+) % \| ([\d.]+) to ([\d.]+) % \| ([\d.]+) to ([\d.]+) %", [
+        dense[1], hubs[1], middle_dense[1], middle[1], large_dense[1], large[1]]
     yield RESULTS, r"at \.999 costs a dense\s+model ([.\d]+) %, hubs ([.\d]+) % at 20 M", [
         100 * (number(beta2[".999"][k]) / number(min(beta2.values(), key=lambda row: number(row[k]))[k]) - 1)
         for k in (4, 3)]
@@ -105,7 +106,7 @@ def claims():
         ahead(adam_large[0], adam_large_dense[0]), adam_large_dense[1] - adam_large[1]]
     yield RESULTS, r"at 100 M hubs are ([\d.]+) % ahead in bits after equal text, ([\d.]+) points on IMDB and ([\d.]+) on SST", [
         ahead(large[0], large_dense[0]), large_dense[1] - large[1], large_dense[2] - large[2]]
-    yield RESULTS, r"On \[source code\]\(#another-text\) they are ([\d.]+) % ahead", [
+    yield RESULTS, r"both by Adam at one rate \| ([\d.]+) %", [
         ahead(source["hubs, Adam, beta2 .98"], source["dense, Adam, beta2 .98"])]
     row = r"\| [\d,]+ \| \**([\d.]+)\** \| \**([\d.]+) %\** \| \**([\d.]+) %"
     yield README, r"one pass, 20 M: hubs " + row, hubs
