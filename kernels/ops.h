@@ -420,9 +420,10 @@ typedef struct update_operations {
     /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, decoupled weight
      * decay, and the moving average; then `operands`, unless it is `weights` itself. All real but
      * operands, [count]. `groups` [count / DECAY_GROUP, rounded up] has the flags of each group of
-     * weights: GROUP_DECAYS; GROUP_OF_MUON of those that count in the norm but stay as they are.
-     * NULL: none. If the loss or the gradient is not finite, or was not in an update since `report`
-     * was zeroed, only the report changes. */
+     * weights: GROUP_DECAYS; GROUP_OF_MUON of those that count in the norm but stay as they are,
+     * and where these are the last groups, moment2 may end before them. NULL: none. If the loss or
+     * the gradient is not finite, or was not in an update since `report` was zeroed, only the
+     * report changes. */
     void (*adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
                  void *moment2, void *average, void *operands, const uint8_t *groups,
                  const update_arguments *arguments, update_report *report);
