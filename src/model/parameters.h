@@ -1,6 +1,6 @@
 /* The parameter table: every trained tensor's name, shape, initial values and place in one arena.
- * Gradients, moments and the moving average are arenas of the same shape, but that second moments end
- * before what Muon trains, which stands last. */
+ * Gradients, moments and the moving average are arenas of the same shape, but that second moments
+ * end before what Muon trains, which stands last. */
 #ifndef SMALLWORLD_MODEL_PARAMETERS_H
 #define SMALLWORLD_MODEL_PARAMETERS_H
 
