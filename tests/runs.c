@@ -201,12 +201,12 @@ void assert_same_run(const char *one, const char *other) {
     assert_true(same_state(one, other));
 }
 
-double number_of(const char *line, const char *key) {
+bool find_number(const char *line, const char *key, double *value) {
     char *field = mem_format("\"%s\": ", key), *at = strstr(line, field);
-    double value = NAN;
-    if (at) sscanf(at + strlen(field), "%lf", &value);
+    *value = NAN;
+    if (at) sscanf(at + strlen(field), "%lf", value);
     free(field);
-    return value;
+    return at != NULL;
 }
 
 double metric(const char *name, const char *key, bool last) {
@@ -215,8 +215,8 @@ double metric(const char *name, const char *key, bool last) {
     if (size == 0 || text[size - 1] != '\n') fail_msg("the last line has no end");
     text[size - 1] = '\0';
     char *line = last && strrchr(text, '\n') ? strrchr(text, '\n') + 1 : text;
-    if (!strstr(line, key)) fail_msg("no %s in %s", key, line);
-    const double value = number_of(line, key);
+    double value;
+    if (!find_number(line, key, &value)) fail_msg("no %s in %s", key, line);
     free(text);
     return value;
 }

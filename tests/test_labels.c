@@ -184,14 +184,14 @@ static void test_best(void **state) {
                  "train.label_weight=10 train.lr=0.2 train.warmup=1");
     size_t size;
     char *text = read_run_file("best", "metrics.jsonl", &size);
-    double least = INFINITY, fewest = INFINITY, step = 0;
+    double least = INFINITY, fewest = INFINITY, step = 0, loss, wrong;
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        const double loss = number_of(line, "valid_label_loss");
-        const double wrong = number_of(line, "valid_label_error");
-        if (isnan(loss) || wrong > fewest || (wrong == fewest && loss >= least)) continue;
+        assert_true(find_number(line, "valid_label_loss", &loss));
+        assert_true(find_number(line, "valid_label_error", &wrong));
+        if (wrong > fewest || (wrong == fewest && loss >= least)) continue;
         least = loss;
         fewest = wrong;
-        step = number_of(line, "step");
+        assert_true(find_number(line, "step", &step));
     }
     assert_true(step < 200); /* the rate is so large that learning undoes itself */
     safetensors file;
