@@ -48,7 +48,7 @@ void assert_same_run(const char *one, const char *other);
 void open_run(safetensors *file, const char *name, const char *which);
 bool same_tensor(const tensor *a, const tensor *b);
 
-/* Whether a line of metrics.jsonl has a number, NaN for null; that of the last line or the first. */
+/* Whether a line of metrics.jsonl has a number (NaN: null); that of the last line or the first. */
 bool find_number(const char *line, const char *key, double *value);
 double metric(const char *name, const char *key, bool last);
 
