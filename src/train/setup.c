@@ -363,7 +363,8 @@ static bool check_disk(const trainer *tr, error *err) {
     const double weights = sizeof(float) * (double)m->parameters.total;
     const double streams =
         2 * sizeof(float) * (double)(m->config.hidden * m->config.layers * tr->streams.all);
-    const double state = 4 * weights + streams, model = weights;
+    const double moments2 = sizeof(float) * (double)m->second_moments;
+    const double state = 3 * weights + moments2 + streams, model = weights;
     const double bytes = tr->run.resumed ? state + model : 2 * state + 3 * model;
     return file_check_space(tr->run.place, bytes, "what the run saves",
                             "expected a folder on another disk", err);
