@@ -33,9 +33,9 @@ def mean(values):
 
 
 def of_seeds(model, optimizer="Muon", size="20 M"):
-    """The means of bits, IMDB and SST over the seeds of a model that have them."""
+    """The means of a model's columns, bits first, then IMDB and SST or seconds, over the seeds that have them."""
     rows = [row for row in table(RESULTS, f"| one pass, {size}, {optimizer} | seed") if row[0] == model]
-    return [mean([number(row[k]) for row in rows if row[k] != "not run"]) for k in (2, 3, 4)]
+    return [mean([number(row[k]) for row in rows if row[k] != "not run"]) for k in range(2, len(rows[0]))]
 
 
 def of_100m():
@@ -53,8 +53,7 @@ def claims():
     hubs, dense = of_seeds("hubs"), of_seeds("dense")
     adam, adam_dense = of_seeds("hubs", "beta2 .98"), of_seeds("dense", "beta2 .98")
     adam_large, adam_large_dense = of_100m()
-    rows = table(RESULTS, "| one pass, 20 M, source | seed")
-    source = ahead(*(mean([number(row[2]) for row in rows if row[0].startswith(model)]) for model in ("hubs", "dense")))
+    source = ahead(of_seeds("hubs", "source")[0], of_seeds("dense", "source")[0])
     joined = number(table(RESULTS, "| 100 M | n-grams, % | features, % |")[0][4])
     beta2 = {row[0].split()[0]: row for row in table(RESULTS, "| beta2 | rate | decay |")
              if row[1:3] == [".008", ".1"]}
