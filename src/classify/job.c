@@ -361,11 +361,12 @@ static bool make_tuned(job *j, double seconds, error *err) {
     bool ready =
         options_from_metadata(&o, &c->file, err) && overrides_apply(&j->how->device, &o, err);
     const double updates = bytes / (double)(o.train.batch * o.train.bptt);
-    const double every = fmax(1, floor(updates * tuning_epochs(j) / TUNING_VALIDATIONS));
+    const int epochs = tuning_epochs(j);
+    const double every = fmax(1, floor(updates * epochs / TUNING_VALIDATIONS));
     ready = ready && config_assign_string(&o.config, "train.init", c->file.path, err) &&
             config_assign_string(&o.config, "data.train", j->how->files.train, err) &&
             (j->how->steps > 0 || set_number(&o, "train.minutes", p.minutes, err)) &&
-            set_number(&o, "train.epochs", tuning_epochs(j), err) &&
+            set_number(&o, "train.epochs", epochs, err) &&
             set_number(&o, "train.valid_every", every, err) &&
             config_assign(&o.config, "train.optimizer=adam", err) &&
             set_number(&o, "train.warmup", 50, err) && set_number(&o, "train.lr", 0.002, err) &&
