@@ -47,7 +47,7 @@ static bool prune(const arguments *a, backend *be, double *density, size_t *para
         *parameters = parameter_scalars(&pruned->parameters);
     }
     const bool done =
-        pruned && checkpoint_save_model(pruned, &c.options, checkpoint_step(&c), a->out, err);
+        pruned && checkpoint_save_model(pruned, NULL, &c.options, checkpoint_step(&c), a->out, err);
     model_free(pruned);
     model_free(m);
     checkpoint_close(&c);

@@ -80,12 +80,12 @@ static const float *arena_values(const model *m, const void *arena, size_t count
     return here ? arena : *copy;
 }
 
-bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
-                           error *err) {
+bool checkpoint_save_model(const model *m, const float *values, const options *o, int64_t step,
+                           const char *path, error *err) {
     const parameter_table *table = &m->parameters;
     const void *arena = m->use != MODEL_INFERENCE ? m->average : m->weights;
-    float *copy;
-    const float *values = arena_values(m, arena, table->total, &copy);
+    float *copy = NULL;
+    if (!values) values = arena_values(m, arena, table->total, &copy);
     tensor *tensors = mem_alloc((size_t)table->count + CELL_MAX_STAGES, sizeof *tensors);
     int32_t *patterns[CELL_MAX_STAGES] = {0};
     int count = 0;

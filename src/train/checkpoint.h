@@ -52,9 +52,10 @@ typedef struct run_state {
     bool finished;
 } run_state;
 
-/* Writes a model file: in training the moving average of the weights, otherwise the weights. */
-bool checkpoint_save_model(const model *m, const options *o, int64_t step, const char *path,
-                           error *err);
+/* Writes a model file of these values, an arena; of NULL: in training of the moving average of the
+ * weights, otherwise of the weights. */
+bool checkpoint_save_model(const model *m, const float *values, const options *o, int64_t step,
+                           const char *path, error *err);
 
 /* An open model file, or the last.safetensors of a run folder, with its options (defaults where it
  * records none) and its patterns. */

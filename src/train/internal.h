@@ -14,7 +14,8 @@
 typedef struct run_records {
     FILE *metrics;
     bool has_state;      /* this run has written a state */
-    bool best_due;       /* best.safetensors must be written */
+    bool best_due;       /* best.safetensors must be written, with the next state */
+    float *best;         /* its weights; NULL: the model's */
     bool metrics_failed; /* metrics.jsonl could not be written */
     double trained_bpc;  /* of the updates up to the last line of metrics; 0: not known */
     double saved, shown; /* times of the last save and of the last progress line */
@@ -76,10 +77,11 @@ bool trainer_log_metrics(trainer *tr, error *err);
 /* Scores the validation text by the moving average. */
 bool trainer_validate(trainer *tr, error *err);
 
-/* Saves the state and the models that are due; or best.safetensors alone, which counts as part of
- * the validation that found it. */
+/* Saves the state and the models that are due. */
 bool trainer_save(trainer *tr, error *err);
-bool trainer_save_best(trainer *tr, error *err);
+
+/* Saves the best model, if that is due, of a run that has failed. */
+void trainer_save_best(trainer *tr);
 
 /* Writes models that are missing or damaged again, if the state holds their weights. A run may have
  * been killed after it saved its state and before it saved the models. */

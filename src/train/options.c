@@ -198,7 +198,7 @@ const config_key option_keys[] = {
     {"train.valid_bytes", CONFIG_INTEGER, AT(train.valid_bytes), "1000000", 0, 1e15, NULL,
      "number of bytes of validation text that are scored, from its beginning; 0 scores all", 0},
     {"train.checkpoint_minutes", CONFIG_NUMBER, AT(train.checkpoint_minutes), "10", 0, 1e6, NULL,
-     "minutes between two saves, which is the most that a killed run loses",
+     "minutes between two saves, also of the best model; what a killed run loses at most",
      R | CONFIG_ABOVE_MINIMUM},
     {"train.init", CONFIG_STRING, AT(train.init), NULL, 0, 0, NULL,
      "checkpoint whose weights the run starts from", 0},

@@ -119,27 +119,39 @@ bool trainer_log_metrics(trainer *tr, error *err) {
 
 /* ------------------------------------------------------------------------- validation, saving */
 
-static bool save_model(trainer *tr, const char *name, error *err) {
+static bool save_model(trainer *tr, const float *weights, int64_t step, const char *name,
+                       error *err) {
     if (!trainer_leads(tr)) return true;
     char *path = run_folder_file(&tr->run, name);
-    bool saved = checkpoint_save_model(tr->m, tr->o, tr->state.step, path, err);
+    bool saved = checkpoint_save_model(tr->m, weights, tr->o, step, path, err);
     free(path);
     return saved;
 }
 
+static bool save_last(trainer *tr, error *err) {
+    return save_model(tr, NULL, tr->state.step, "last.safetensors", err);
+}
+
 static bool save_best(trainer *tr, error *err) {
-    if (tr->records.best_due && !save_model(tr, "best.safetensors", err)) return false;
-    tr->records.best_due = false;
+    run_records *r = &tr->records;
+    if (r->best_due && !save_model(tr, r->best, tr->state.best_step, "best.safetensors", err))
+        return false;
+    r->best_due = false;
     return true;
 }
 
-bool trainer_save_best(trainer *tr, error *err) {
-    if (!trainer_clock_stop(tr, err)) return false;
-    const double begun = tr->segment_start;
-    const bool saved = save_best(tr, err);
-    trainer_clock_start(tr);
-    tr->plan.lately.validation += tr->segment_start - begun;
-    return saved;
+void trainer_save_best(trainer *tr) {
+    error ignored;
+    save_best(tr, &ignored);
+}
+
+/* Keeps the weights that have validated best until the next save; most are outdone before it. */
+static void keep_best(trainer *tr) {
+    run_records *r = &tr->records;
+    r->best_due = true;
+    free(r->best);
+    const model *m = tr->m;
+    r->best = trainer_leads(tr) ? model_download(m, m->average, 0, m->parameters.total) : NULL;
 }
 
 static bool replace_earlier(trainer *tr, error *err) {
@@ -148,7 +160,9 @@ static bool replace_earlier(trainer *tr, error *err) {
     return true;
 }
 
-/* Saves the state first: the models can be made again from it, see trainer_repair_models. */
+/* Saves the state before the models that can be made again from it, see trainer_repair_models. The
+ * best model is of an earlier step, so it goes first, but for that of the first state: every model
+ * belongs to a run that can be resumed. */
 bool trainer_save(trainer *tr, error *err) {
     run_state *s = &tr->state;
     update_report report;
@@ -161,8 +175,9 @@ bool trainer_save(trainer *tr, error *err) {
     char *path = run_folder_file(&tr->run, "last.state");
     /* the checkpoint is worth saving even if this fails */
     if (trainer_leads(tr)) fsync(fileno(tr->records.metrics));
-    bool saved = checkpoint_save_state(tr->m, s, path, err) && save_best(tr, err) &&
-                 save_model(tr, "last.safetensors", err);
+    bool saved = (!tr->records.has_state || save_best(tr, err)) &&
+                 checkpoint_save_state(tr->m, s, path, err) && save_best(tr, err) &&
+                 save_last(tr, err);
     if (saved && run_folder_keeps_earlier(&tr->run)) saved = replace_earlier(tr, err);
     tr->records.has_state = tr->records.has_state || saved;
     free(path);
@@ -190,7 +205,6 @@ bool trainer_validate(trainer *tr, error *err) {
     model_use_weights(tr->m);
     model_restore_state(tr->m);
     trainer_clock_start(tr);
-    tr->plan.lately.validation = tr->segment_start - begun;
     if (!done && stop_signal()) return false;
     if (!done) {
         error reason = *err;
@@ -207,8 +221,10 @@ bool trainer_validate(trainer *tr, error *err) {
         s->best_label_loss = classes.loss;
         s->best_label_error = classes.error;
         s->best_step = s->step;
-        tr->records.best_due = true;
+        keep_best(tr);
     }
+    trainer_clock_start(tr);
+    tr->plan.lately.validation = tr->segment_start - begun;
     return true;
 }
 
@@ -243,5 +259,5 @@ bool trainer_repair_models(trainer *tr, error *err) {
     if (tr->records.best_due)
         log_line("%s/best.safetensors: made again from last.state", tr->run.path);
     if (!last) log_line("%s/last.safetensors: made again from last.state", tr->run.path);
-    return save_best(tr, err) && (last || save_model(tr, "last.safetensors", err));
+    return save_best(tr, err) && (last || save_last(tr, err));
 }

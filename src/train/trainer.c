@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 /* The number of updates that fit into train.minutes is found anew after this share of the time that
  * was left, or after this many seconds, whichever is shorter. */
@@ -128,9 +129,8 @@ static void drop_recording(const trainer *tr, recording **r) {
 }
 
 /* Does what is due after an update, in an order that stopping and resuming preserves. A signal may
- * end the validation; the state then records that all of this is still to be done. best.safetensors
- * is written at once, but the first time only after a state, so that every model belongs to a run
- * that can be resumed. */
+ * end the validation; the state then records that all of this is still to be done. The first model
+ * that validates best is saved at once. */
 static bool after_update(trainer *tr, error *err) {
     run_state *s = &tr->state;
     const train_options *t = &tr->o->train;
@@ -139,9 +139,7 @@ static bool after_update(trainer *tr, error *err) {
     if (!metrics_only) s->pending = PENDING_ALL;
     bool valid = !metrics_only && tr->valid_text && (last || s->step % t->valid_every == 0);
     if (valid && !trainer_validate(tr, err)) return stop_signal() != 0;
-    if (tr->records.best_due &&
-        !(tr->records.has_state ? trainer_save_best(tr, err) : trainer_save(tr, err)))
-        return false;
+    if (tr->records.best_due && !tr->records.has_state && !trainer_save(tr, err)) return false;
     s->pending = PENDING_METRICS;
     bool log = s->loss_updates > 0 && (last || s->step % t->log_every == 0);
     if (log && !trainer_log_metrics(tr, err)) return false;
@@ -199,6 +197,7 @@ static bool run_updates(trainer *tr, error *err) {
     if (tr->records.metrics_failed) save_and_fail(tr, err);
     /* A signal may arrive between any two of the lines above. */
     if (done && !s->finished) done = stop_here(tr, err);
+    if (!done) trainer_save_best(tr);
     reader_stop(r);
     return done;
 }
@@ -246,6 +245,7 @@ static void tear_down(trainer *tr) {
     drop_recording(tr, &tr->update);
     drop_recording(tr, &tr->evaluation);
     model_free(tr->m);
+    free(tr->records.best);
     if (tr->be) tr->be->memory->destroy(tr->be);
     if (tr->valid_text) sequence_free(tr->valid_text);
     if (tr->valid) corpus_free(tr->valid);

@@ -32,7 +32,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
         tiny_options(&o, cells[i]);
         if (!be) be = options_backend(&o.run, &err);
         model *m = tiny_model(be, &o);
-        require(checkpoint_save_model(m, &o, 7, path, &err), err.text);
+        require(checkpoint_save_model(m, NULL, &o, 7, path, &err), err.text);
         add_seed(path);
         model_free(m);
         options_free(&o);
