@@ -15,8 +15,8 @@
  *
  * Allocations are counted where malloc, calloc, realloc, aligned allocation and pthread_create
  * enter the C library, which its own functions (strdup, fopen, open_memstream ...) go through as
- * well; but for those of liblinear, which does not check them. System calls are trapped by a
- * seccomp filter, whoever makes them: stdio's writes do not pass a symbol that could be replaced.
+ * well. System calls are trapped by a seccomp filter, whoever makes them: stdio's writes do not
+ * pass a symbol that could be replaced.
  * Both counts begin with main. Where a fault struck, FAULT_REPORT gets the stack. */
 #include <dlfcn.h>
 #include <errno.h>
@@ -318,20 +318,8 @@ void *__libc_calloc(size_t count, size_t size);
 void *__libc_realloc(void *block, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 
-/* liblinear does not look at what it gets. */
-static _Thread_local bool in_liblinear;
-
-void *train(const void *problem, const void *parameter) {
-    static void *(*next)(const void *, const void *);
-    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "train");
-    in_liblinear = true;
-    void *model = next(problem, parameter);
-    in_liblinear = false;
-    return model;
-}
-
 static bool refuse(void) {
-    if (inside || in_liblinear || !counting) return false;
+    if (inside || !counting) return false;
     const long n = atomic_fetch_add(&alloc_count, 1) + 1;
     if (mode == COUNT && trace_file >= 0) {
         char line[64];
