@@ -80,8 +80,8 @@ bool trainer_validate(trainer *tr, error *err);
 /* Saves the state and the models that are due. */
 bool trainer_save(trainer *tr, error *err);
 
-/* Saves the best model, if that is due, of a run that has failed. */
-void trainer_save_best(trainer *tr);
+/* Saves the best model, if that is due. */
+bool trainer_save_best(trainer *tr, error *err);
 
 /* Writes models that are missing or damaged again, if the state holds their weights. A run may have
  * been killed after it saved its state and before it saved the models. */

@@ -132,17 +132,12 @@ static bool save_last(trainer *tr, error *err) {
     return save_model(tr, NULL, tr->state.step, "last.safetensors", err);
 }
 
-static bool save_best(trainer *tr, error *err) {
+bool trainer_save_best(trainer *tr, error *err) {
     run_records *r = &tr->records;
     if (r->best_due && !save_model(tr, r->best, tr->state.best_step, "best.safetensors", err))
         return false;
     r->best_due = false;
     return true;
-}
-
-void trainer_save_best(trainer *tr) {
-    error ignored;
-    save_best(tr, &ignored);
 }
 
 /* Keeps the weights that have validated best until the next save; most are outdone before it. */
@@ -175,8 +170,8 @@ bool trainer_save(trainer *tr, error *err) {
     char *path = run_folder_file(&tr->run, "last.state");
     /* the checkpoint is worth saving even if this fails */
     if (trainer_leads(tr)) fsync(fileno(tr->records.metrics));
-    bool saved = (!tr->records.has_state || save_best(tr, err)) &&
-                 checkpoint_save_state(tr->m, s, path, err) && save_best(tr, err) &&
+    bool saved = (!tr->records.has_state || trainer_save_best(tr, err)) &&
+                 checkpoint_save_state(tr->m, s, path, err) && trainer_save_best(tr, err) &&
                  save_last(tr, err);
     if (saved && run_folder_keeps_earlier(&tr->run)) saved = replace_earlier(tr, err);
     tr->records.has_state = tr->records.has_state || saved;
@@ -187,8 +182,25 @@ bool trainer_save(trainer *tr, error *err) {
     return saved;
 }
 
-bool trainer_validate(trainer *tr, error *err) {
+/* Takes what validation gave, and the weights if none were better. */
+static void take_scores(trainer *tr, bool asks, const evaluation *e, const class_evaluation *of) {
     run_state *s = &tr->state;
+    s->valid_bpc = e->bpc;
+    s->valid_label_loss = of->loss;
+    s->valid_label_error = of->error;
+    s->validated = true;
+    const bool less = asks ? of->loss < s->best_label_loss : e->bpc < s->best_bpc;
+    const bool level = !(of->error > s->best_label_error); /* also where both are unknown */
+    const bool fewer = of->error < s->best_label_error;
+    if (!(isnan(s->best_bpc) || fewer || (level && less))) return;
+    s->best_bpc = e->bpc;
+    s->best_label_loss = of->loss;
+    s->best_label_error = of->error;
+    s->best_step = s->step;
+    keep_best(tr);
+}
+
+bool trainer_validate(trainer *tr, error *err) {
     update_report report;
     evaluation e;
     class_evaluation classes = {NAN, NAN, 0, 0};
@@ -204,28 +216,12 @@ bool trainer_validate(trainer *tr, error *err) {
                 (!asks || evaluate_classes(tr->m, tr->evaluation, tr->valid, &classes, err));
     model_use_weights(tr->m);
     model_restore_state(tr->m);
-    trainer_clock_start(tr);
-    if (!done && stop_signal()) return false;
-    if (!done) {
-        error reason = *err;
-        return error_set(err, "step %" PRId64 ": validation: %s", s->step, reason.text);
-    }
-    s->valid_bpc = e.bpc;
-    s->valid_label_loss = classes.loss;
-    s->valid_label_error = classes.error;
-    s->validated = true;
-    const bool less = asks ? classes.loss < s->best_label_loss : e.bpc < s->best_bpc;
-    const bool level = !(classes.error > s->best_label_error); /* also where both are unknown */
-    if (isnan(s->best_bpc) || classes.error < s->best_label_error || (level && less)) {
-        s->best_bpc = e.bpc;
-        s->best_label_loss = classes.loss;
-        s->best_label_error = classes.error;
-        s->best_step = s->step;
-        keep_best(tr);
-    }
+    if (done) take_scores(tr, asks, &e, &classes);
     trainer_clock_start(tr);
     tr->plan.lately.validation = tr->segment_start - begun;
-    return true;
+    if (done || stop_signal()) return done;
+    error reason = *err;
+    return error_set(err, "step %" PRId64 ": validation: %s", tr->state.step, reason.text);
 }
 
 /* Whether the file is a complete model of this step. */
@@ -259,5 +255,5 @@ bool trainer_repair_models(trainer *tr, error *err) {
     if (tr->records.best_due)
         log_line("%s/best.safetensors: made again from last.state", tr->run.path);
     if (!last) log_line("%s/last.safetensors: made again from last.state", tr->run.path);
-    return save_best(tr, err) && (last || save_last(tr, err));
+    return trainer_save_best(tr, err) && (last || save_last(tr, err));
 }

@@ -197,7 +197,8 @@ static bool run_updates(trainer *tr, error *err) {
     if (tr->records.metrics_failed) save_and_fail(tr, err);
     /* A signal may arrive between any two of the lines above. */
     if (done && !s->finished) done = stop_here(tr, err);
-    if (!done) trainer_save_best(tr);
+    error ignored;
+    if (!done) trainer_save_best(tr, &ignored);
     reader_stop(r);
     return done;
 }
