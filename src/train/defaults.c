@@ -3,7 +3,6 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/memory.h"
-#include "core/number.h"
 #include "data/files.h"
 
 #include <inttypes.h>
@@ -13,44 +12,44 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* For a CPU, models like the quickstart's; for a GPU, those of configs/imdb-*.yaml. Smaller texts
- * get smaller models, because a large model would learn them by heart. Minutes limit how long
- * people wait; epochs limit how often a short text is read. After equal minutes an mlstm reads
- * better than an lstm; its initial noise is for runs of one byte. Hubs win at 20 M parameters, and
- * below a million a dense mlstm with weight norm and coupled gates does. Adam trains them: Muon is
- * ahead of it after one pass over reviews, and behind on source code and where text is read often
- * (docs/results.md). */
+enum { SETTINGS = 8 };
+
+/* What a text gets on a device. Smaller texts get smaller models, because a large one would learn
+ * them by heart. Minutes limit how long people wait; epochs limit how often a text is read. */
 /* clang-format off */
 static const struct recipe {
     bool gpu;
     double least; /* the smallest text for it, in megabytes */
-    const char *settings[18][2];
+    int64_t batch;
+    double lr, memory; /* memory: passes over the text that weights remember */
+    const char *settings[SETTINGS][2];
 } recipes[] = {
-    {true, 50, {{"model.cell", "mlstm"}, {"model.hidden", "7168"}, {"model.hubs", "576"},
-                {"model.block", "32"}, {"model.graph", "dense"}, {"model.norm", "weight"},
-                {"model.coupled_gates", "true"}, {"model.init_gain", "0.3"},
-                {"model.init_noise", "0.05"}, {"train.batch", "128"}, {"train.bptt", "128"},
-                {"train.lr", "0.008"}, {"train.weight_decay", "0.1"}, {"train.average", "0.99"},
-                {"train.warmup", "200"}, {"train.epochs", "8"}, {"train.minutes", "30"}}},
-    {true, 10, {{"model.hidden", "1792"}, {"model.block", "64"}, {"model.density", "0.6"},
-                {"train.batch", "128"}, {"train.bptt", "128"}, {"train.lr", "0.008"},
-                {"train.weight_decay", "0.1"}, {"train.warmup", "200"}, {"train.epochs", "16"},
-                {"train.minutes", "15"}}},
-    {true, 0, {{"model.hidden", "1024"}, {"model.block", "32"}, {"model.density", "0.6"},
-               {"model.dropout", "0.2"}, {"train.batch", "64"}, {"train.bptt", "128"},
-               {"train.lr", "0.004"}, {"train.weight_decay", "0.1"}, {"train.epochs", "30"},
-               {"train.minutes", "10"}}},
-    {false, 2, {{"model.cell", "mlstm"}, {"model.hidden", "256"}, {"model.block", "16"},
-                {"model.graph", "dense"}, {"model.norm", "weight"}, {"model.coupled_gates", "true"},
-                {"model.init_gain", "0.3"}, {"model.init_noise", "0.05"}, {"train.batch", "16"},
-                {"train.bptt", "128"}, {"train.lr", "0.006"}, {"train.weight_decay", "0.1"},
-                {"train.epochs", "8"}, {"train.minutes", "20"}}},
-    {false, 0, {{"model.cell", "mlstm"}, {"model.hidden", "192"}, {"model.block", "16"},
-                {"model.density", "0.5"}, {"model.dropout", "0.1"}, {"model.init_noise", "0.05"},
-                {"train.batch", "16"}, {"train.bptt", "128"}, {"train.lr", "0.006"},
-                {"train.weight_decay", "0.1"}, {"train.epochs", "20"}, {"train.minutes", "10"}}},
+    {true, 50, 128, 0.008, 0.5,
+     {{"model.hidden", "7168"}, {"model.hubs", "576"}, {"model.block", "32"}, {"model.init_gain", "0.3"},
+      {"train.average", "0.99"}, {"train.warmup", "200"}, {"train.epochs", "8"}, {"train.minutes", "30"}}},
+    {true, 10, 128, 0.008, 0.5,
+     {{"model.hidden", "3072"}, {"model.hubs", "384"}, {"model.block", "32"}, {"model.init_gain", "0.3"},
+      {"train.epochs", "16"}, {"train.minutes", "15"}}},
+    {true, 0, 64, 0.006, 0.35,
+     {{"model.hidden", "512"}, {"model.block", "32"}, {"model.init_gain", "0.3"}, {"train.epochs", "30"},
+      {"train.minutes", "10"}}},
+    {false, 2, 16, 0.006, 2,
+     {{"model.hidden", "256"}, {"model.block", "16"}, {"model.init_gain", "0.3"}, {"train.epochs", "8"},
+      {"train.minutes", "20"}}},
+    {false, 0, 16, 0.006, 0.5,
+     {{"model.hidden", "192"}, {"model.block", "16"}, {"train.epochs", "20"}, {"train.minutes", "10"}}},
 };
 /* clang-format on */
+
+/* What all of them have. An mlstm reads better than an lstm after equal minutes; weight norm and
+ * coupled gates beat layer norm and four gates; initial noise is for runs of one byte. Small gains
+ * learn far connections late, which a short text cannot afford. Hubs win at some millions of
+ * parameters, a dense mlstm below. Adam, the default, is ahead of Muon where text is read often,
+ * and on source code (docs/results.md). */
+static const char *const common[][2] = {
+    {"model.cell", "mlstm"},         {"model.graph", "dense"},     {"model.norm", "weight"},
+    {"model.coupled_gates", "true"}, {"model.init_noise", "0.05"},
+};
 
 typedef struct text_size {
     double megabytes;
@@ -89,34 +88,28 @@ static bool set_files(options *o, char *const *files, int count, error *err) {
 
 /* What depends on the text's size and on the number of ranks. */
 typedef struct sizes {
-    char batch[24], bptt[24], lr[24];
+    char batch[24], bptt[24], lr[24], decay[24];
 } sizes;
 
-/* Sets the recipe's minibatches. Halves them for a short text until an epoch has 20 updates or they
- * are very small. Each GPU gets as many streams as one would, or it would have little to do; the
- * learning rate grows by the root of their number (docs/scaling.md). */
+/* Halves the recipe's minibatches for a short text until an epoch has 20 updates or they are very
+ * small. Each GPU gets as many streams as one would, or it would have little to do; the learning
+ * rate grows by the root of their number (docs/scaling.md). Weights forget by decay, which is at
+ * least 0.1 (docs/results.md, "Short texts"). */
 static sizes size_minibatches(const struct recipe *r, double megabytes, int ranks) {
-    const char *rate = "";
-    int64_t streams = 0, steps = 0;
-    for (int i = 0; r->settings[i][0]; i++) {
-        if (strcmp(r->settings[i][0], "train.batch") == 0) streams = atoll(r->settings[i][1]);
-        if (strcmp(r->settings[i][0], "train.bptt") == 0) steps = atoll(r->settings[i][1]);
-        if (strcmp(r->settings[i][0], "train.lr") == 0) rate = r->settings[i][1];
-    }
     const int64_t least = ranks > 1 ? (int64_t)STREAM_GROUP * ranks : 2;
-    const double one = (double)streams;
-    if (r->gpu) streams *= ranks;
-    while (streams >= 2 * least && 20.0 * (double)(streams * steps) > 1e6 * megabytes) streams /= 2;
-    while (steps > 16 && 20.0 * (double)(streams * steps) > 1e6 * megabytes) steps /= 2;
+    const double bytes = 1e6 * megabytes;
+    int64_t streams = r->batch * (r->gpu ? ranks : 1), steps = 128;
+    while (streams >= 2 * least && 20.0 * (double)(streams * steps) > bytes) streams /= 2;
+    while (steps > 16 && 20.0 * (double)(streams * steps) > bytes) steps /= 2;
     if (streams < least) streams = least;
+    const double lr = r->lr * fmax(1, sqrt((double)streams / (double)r->batch));
+    const double updates = bytes / (double)(streams * steps);
     sizes s;
     snprintf(s.batch, sizeof s.batch, "%" PRId64, streams);
     snprintf(s.bptt, sizeof s.bptt, "%" PRId64, steps);
-    snprintf(s.lr, sizeof s.lr, "%s", rate);
-    double lr;
-    if ((double)streams > one && number_real(rate, &lr)) {
-        snprintf(s.lr, sizeof s.lr, "%.3g", lr * sqrt((double)streams / one));
-    }
+    snprintf(s.lr, sizeof s.lr, "%.3g", lr);
+    snprintf(s.decay, sizeof s.decay, "%.2g",
+             fmin(fmax(0.1, 1 / (lr * updates * r->memory)), 0.1 / lr));
     return s;
 }
 
@@ -125,19 +118,29 @@ static bool is_settled(const options *o, const char *key) {
     static const char *const against[][2] = {
         {"train.epochs", "train.steps"},      {"train.epochs", "train.minutes"},
         {"train.minutes", "train.steps"},     {"train.minutes", "train.epochs"},
-        {"model.density", "model.degree"},    {"model.density", "model.graph_file"},
-        {"model.hidden", "model.parameters"}, {"model.density", "model.hubs"},
-        {"model.graph", "model.density"},     {"model.graph", "model.degree"},
-        {"model.graph", "model.graph_file"},  {"model.graph", "model.core"},
+        {"model.hidden", "model.parameters"}, {"model.graph", "model.density"},
+        {"model.graph", "model.degree"},      {"model.graph", "model.graph_file"},
+        {"model.graph", "model.core"},
     };
     if (config_is_set(&o->config, key)) return true;
-    if (strcmp(key, "model.density") == 0 && o->model.graph == GRAPH_DENSE) return true;
     for (size_t i = 0; i < sizeof against / sizeof against[0]; i++) {
         if (strcmp(key, against[i][0]) == 0 && config_is_assigned(&o->config, against[i][1])) {
             return true;
         }
     }
     return false;
+}
+
+/* Sets those of `count` settings that are not settled, and adds them to the line `chosen`. */
+static bool set_unsettled(options *o, const char *const (*settings)[2], size_t count, FILE *chosen,
+                          error *err) {
+    for (size_t i = 0; i < count && settings[i][0]; i++) {
+        if (is_settled(o, settings[i][0])) continue;
+        if (!config_set(&o->config, settings[i][0], settings[i][1], "chosen for --data", err))
+            return false;
+        fprintf(chosen, " %s=%s", settings[i][0], settings[i][1]);
+    }
+    return true;
 }
 
 bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, error *err) {
@@ -152,24 +155,25 @@ bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, 
     be->memory->destroy(be);
     const struct recipe *r = recipes;
     while (r->gpu != gpu || megabytes < r->least) r++;
-    char chosen[512] = "";
-    const sizes sized = size_minibatches(r, megabytes, ranks_count(o->run.ranks));
-    for (int i = 0; r->settings[i][0]; i++) {
-        const char *key = r->settings[i][0], *value = r->settings[i][1];
-        if (strcmp(key, "train.batch") == 0) value = sized.batch;
-        if (strcmp(key, "train.bptt") == 0) value = sized.bptt;
-        if (strcmp(key, "train.lr") == 0) value = sized.lr;
-        if (is_settled(o, key)) continue;
-        if (!config_set(&o->config, key, value, "chosen for --data", err)) return false;
-        size_t used = strlen(chosen);
-        snprintf(chosen + used, sizeof chosen - used, " %s=%s", key, value);
-    }
+    const sizes by = size_minibatches(r, megabytes, ranks_count(o->run.ranks));
+    const char *const sized[][2] = {{"train.batch", by.batch},
+                                    {"train.bptt", by.bptt},
+                                    {"train.lr", by.lr},
+                                    {"train.weight_decay", by.decay}};
+    char *chosen;
+    size_t length;
+    FILE *out = mem_stream(&chosen, &length);
+    const bool done = set_unsettled(o, common, sizeof common / sizeof *common, out, err) &&
+                      set_unsettled(o, r->settings, SETTINGS, out, err) &&
+                      set_unsettled(o, sized, sizeof sized / sizeof *sized, out, err);
+    mem_stream_end(out);
     char size[64] = "a text of unknown size";
     if (all.known && megabytes < 0.1) {
         snprintf(size, sizeof size, "%.0f kB of text", ceil(1000 * megabytes));
     } else if (all.known) {
         snprintf(size, sizeof size, "%.1f MB of text", megabytes);
     }
-    log_line("chosen for %s on %s:%s", size, gpu ? "a GPU" : "the CPU", chosen);
-    return true;
+    if (done) log_line("chosen for %s on %s:%s", size, gpu ? "a GPU" : "the CPU", chosen);
+    free(chosen);
+    return done;
 }
