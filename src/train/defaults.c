@@ -12,43 +12,26 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { SETTINGS = 8 };
-
-/* What a text gets on a device. Smaller texts get smaller models, because a large one would learn
- * them by heart. Minutes limit how long people wait; epochs limit how often a text is read. */
-/* clang-format off */
+/* What a text gets on a device, beside an mlstm with weight norm and coupled gates, which after
+ * equal minutes beats an lstm, layer norm and four gates, and initial noise, for runs of one byte.
+ * Smaller texts get smaller models, because a large one would learn them by heart. Minutes limit
+ * how long people wait; epochs limit how often a text is read. Small gains learn far connections
+ * late, which a short text cannot afford. Hubs win at some millions of parameters, a dense mlstm
+ * below. Adam, the default, is ahead of Muon where text is read often, and on source code
+ * (docs/results.md). */
 static const struct recipe {
     bool gpu;
     double least; /* the smallest text for it, in megabytes */
+    const char *hidden, *hubs, *block, *gain, *average, *warmup;
     int64_t batch;
     double lr, memory; /* memory: passes over the text that weights remember */
-    const char *settings[SETTINGS][2];
+    const char *epochs, *minutes;
 } recipes[] = {
-    {true, 50, 128, 0.008, 0.5,
-     {{"model.hidden", "7168"}, {"model.hubs", "576"}, {"model.block", "32"}, {"model.init_gain", "0.3"},
-      {"train.average", "0.99"}, {"train.warmup", "200"}, {"train.epochs", "8"}, {"train.minutes", "30"}}},
-    {true, 10, 128, 0.008, 0.5,
-     {{"model.hidden", "3072"}, {"model.hubs", "384"}, {"model.block", "32"}, {"model.init_gain", "0.3"},
-      {"train.epochs", "16"}, {"train.minutes", "15"}}},
-    {true, 0, 64, 0.006, 0.35,
-     {{"model.hidden", "512"}, {"model.block", "32"}, {"model.init_gain", "0.3"}, {"train.epochs", "30"},
-      {"train.minutes", "10"}}},
-    {false, 2, 16, 0.006, 2,
-     {{"model.hidden", "256"}, {"model.block", "16"}, {"model.init_gain", "0.3"}, {"train.epochs", "8"},
-      {"train.minutes", "20"}}},
-    {false, 0, 16, 0.006, 0.5,
-     {{"model.hidden", "192"}, {"model.block", "16"}, {"train.epochs", "20"}, {"train.minutes", "10"}}},
-};
-/* clang-format on */
-
-/* What all of them have. An mlstm reads better than an lstm after equal minutes; weight norm and
- * coupled gates beat layer norm and four gates; initial noise is for runs of one byte. Small gains
- * learn far connections late, which a short text cannot afford. Hubs win at some millions of
- * parameters, a dense mlstm below. Adam, the default, is ahead of Muon where text is read often,
- * and on source code (docs/results.md). */
-static const char *const common[][2] = {
-    {"model.cell", "mlstm"},         {"model.graph", "dense"},     {"model.norm", "weight"},
-    {"model.coupled_gates", "true"}, {"model.init_noise", "0.05"},
+    {true, 50, "7168", "576", "32", "0.3", "0.99", "200", 128, 0.008, 0.5, "8", "30"},
+    {true, 10, "3072", "384", "32", "0.3", "0.999", "100", 128, 0.008, 0.5, "16", "15"},
+    {true, 0, "512", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, "30", "10"},
+    {false, 2, "256", "0", "16", "0.3", "0.999", "100", 16, 0.006, 2, "8", "20"},
+    {false, 0, "192", "0", "16", "1", "0.999", "100", 16, 0.006, 0.5, "20", "10"},
 };
 
 typedef struct text_size {
@@ -131,18 +114,6 @@ static bool is_settled(const options *o, const char *key) {
     return false;
 }
 
-/* Sets those of `count` settings that are not settled, and adds them to the line `chosen`. */
-static bool set_unsettled(options *o, const char *const (*settings)[2], size_t count, FILE *chosen,
-                          error *err) {
-    for (size_t i = 0; i < count && settings[i][0]; i++) {
-        if (is_settled(o, settings[i][0])) continue;
-        if (!config_set(&o->config, settings[i][0], settings[i][1], "chosen for --data", err))
-            return false;
-        fprintf(chosen, " %s=%s", settings[i][0], settings[i][1]);
-    }
-    return true;
-}
-
 bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, error *err) {
     text_size all = {0, true};
     if (!paths_each(files, count, add_size, &all, err) || !set_files(o, files, count, err))
@@ -156,16 +127,27 @@ bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, 
     const struct recipe *r = recipes;
     while (r->gpu != gpu || megabytes < r->least) r++;
     const sizes by = size_minibatches(r, megabytes, ranks_count(o->run.ranks));
-    const char *const sized[][2] = {{"train.batch", by.batch},
-                                    {"train.bptt", by.bptt},
-                                    {"train.lr", by.lr},
-                                    {"train.weight_decay", by.decay}};
+    const char *const settings[][2] = {
+        {"model.cell", "mlstm"},       {"model.graph", "dense"},
+        {"model.norm", "weight"},      {"model.coupled_gates", "true"},
+        {"model.init_noise", "0.05"},  {"model.hidden", r->hidden},
+        {"model.hubs", r->hubs},       {"model.block", r->block},
+        {"model.init_gain", r->gain},  {"train.batch", by.batch},
+        {"train.bptt", by.bptt},       {"train.lr", by.lr},
+        {"train.warmup", r->warmup},   {"train.weight_decay", by.decay},
+        {"train.average", r->average}, {"train.epochs", r->epochs},
+        {"train.minutes", r->minutes},
+    };
     char *chosen;
     size_t length;
     FILE *out = mem_stream(&chosen, &length);
-    const bool done = set_unsettled(o, common, sizeof common / sizeof *common, out, err) &&
-                      set_unsettled(o, r->settings, SETTINGS, out, err) &&
-                      set_unsettled(o, sized, sizeof sized / sizeof *sized, out, err);
+    bool done = true;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && done; i++) {
+        const char *key = settings[i][0], *value = settings[i][1];
+        if (is_settled(o, key)) continue;
+        done = config_set(&o->config, key, value, "chosen for --data", err);
+        fprintf(out, " %s=%s", key, value);
+    }
     mem_stream_end(out);
     char size[64] = "a text of unknown size";
     if (all.known && megabytes < 0.1) {
