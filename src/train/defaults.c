@@ -12,13 +12,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* What a text gets on a device, beside an mlstm with weight norm and coupled gates, which after
- * equal minutes beats an lstm, layer norm and four gates, and initial noise, for runs of one byte.
- * Smaller texts get smaller models, because a large one would learn them by heart. Minutes limit
- * how long people wait; epochs limit how often a text is read. Small gains learn far connections
- * late, which a short text cannot afford. Hubs win at some millions of parameters, a dense mlstm
- * below. Adam, the default, is ahead of Muon where text is read often, and on source code
- * (docs/results.md). */
+/* What a text gets on a device. Every model is an mlstm with weight norm and coupled gates, which
+ * after equal minutes beats an lstm, layer norm and four gates; its initial noise is for runs of
+ * one byte. Smaller texts get smaller models, because a large one would learn them by heart.
+ * Minutes limit how long people wait; epochs limit how often a text is read. Small gains learn far
+ * connections late, which a short text cannot afford. Hubs win at some millions of parameters, a
+ * dense mlstm below. Adam, the default, is ahead of Muon where text is read often, and on source
+ * code (docs/results.md). */
 static const struct recipe {
     bool gpu;
     double least; /* the smallest text for it, in megabytes */
@@ -76,8 +76,8 @@ typedef struct sizes {
 
 /* Halves the recipe's minibatches for a short text until an epoch has 20 updates or they are very
  * small. Each GPU gets as many streams as one would, or it would have little to do; the learning
- * rate grows by the root of their number (docs/scaling.md). Weights forget by decay, which is at
- * least 0.1 (docs/results.md, "Short texts"). */
+ * rate grows by the root of their number (docs/scaling.md). The decay lets weights remember the
+ * recipe's passes, at least ten updates, and is at least 0.1 (docs/results.md, "Short texts"). */
 static sizes size_minibatches(const struct recipe *r, double megabytes, int ranks) {
     const int64_t least = ranks > 1 ? (int64_t)STREAM_GROUP * ranks : 2;
     const double bytes = 1e6 * megabytes;
