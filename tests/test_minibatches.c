@@ -6,6 +6,7 @@
 #include "support.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -74,8 +75,10 @@ static int places_in_common(const sequence *a, const sequence *b) {
 static void test_sequence_shuffled(void **state) {
     (void)state;
     corpus *c = mixed_corpus();
-    sequence *s = sequence_shuffled(c, 5, 3), *same = sequence_shuffled(c, 5, 3);
-    sequence *epoch = sequence_shuffled(c, 5, 4), *seed = sequence_shuffled(c, 6, 3);
+    const uint64_t stripe = (c->size - 1) / 7;
+    sequence *s = sequence_shuffled(c, 5, 3, stripe), *same = sequence_shuffled(c, 5, 3, stripe);
+    sequence *epoch = sequence_shuffled(c, 5, 4, stripe),
+             *seed = sequence_shuffled(c, 6, 3, stripe);
     sequence *in_order = sequence_in_order(c);
     assert_memory_equal(s->order, same->order, s->count * sizeof *s->order);
     assert_in_range(places_in_common(s, epoch), 0, 12); /* 1 expected */
@@ -100,13 +103,54 @@ static void test_sequence_shuffled(void **state) {
 static void test_sequence_pinned(void **state) {
     (void)state;
     static const uint32_t orders[2][10] = {{6, 8, 4, 7, 9, 0, 3, 2, 1, 5},
-                                           {0, 3, 1, 2, 4, 8, 9, 6, 7, 5}};
+                                           {6, 8, 2, 5, 7, 9, 3, 0, 4, 1}};
     write_random("ten.tsv", 10, 5, NULL);
     corpus *c = read_one("ten.tsv");
     for (uint64_t epoch = 0; epoch < 2; epoch++) {
-        sequence *s = sequence_shuffled(c, 7, epoch);
+        sequence *s = sequence_shuffled(c, 7, epoch, c->size / 2);
         assert_memory_equal(s->order, orders[epoch], sizeof orders[epoch]);
         sequence_free(s);
+    }
+    corpus_free(c);
+}
+
+/* The share of its stripe that is read before the middle of each document. */
+static double *middles(const sequence *s, uint64_t stripe) {
+    double *middle = mem_alloc(s->count, sizeof *middle);
+    for (size_t i = 0; i < s->count; i++) {
+        const uint64_t at = (s->start[i] + s->start[i + 1]) / 2;
+        middle[s->order[i]] = (double)(at % stripe) / (double)stripe;
+    }
+    return middle;
+}
+
+/* A document is read in the same half of every epoch, but for a few where the halves meet; its
+ * place within the half is random, and so is its stripe. */
+static void test_sequence_halves(void **state) {
+    (void)state;
+    enum { DOCUMENTS = 2000 };
+    write_random("many.tsv", DOCUMENTS, 60, NULL);
+    corpus *c = read_one("many.tsv");
+    for (uint64_t batch = 1; batch <= 16; batch *= 4) {
+        const uint64_t stripe = (c->size - 1) / batch;
+        sequence *first = sequence_shuffled(c, 7, 0, stripe);
+        double *was = middles(first, stripe);
+        for (uint64_t epoch = 1; epoch < 4; epoch++) {
+            sequence *s = sequence_shuffled(c, 7, epoch, stripe);
+            double *is = middles(s, stripe), together = 0;
+            uint64_t moved = 0;
+            for (size_t i = 0; i < DOCUMENTS; i++) {
+                moved += (was[i] < 0.5) != (is[i] < 0.5);
+                together += (fmod(was[i], 0.5) - 0.25) * (fmod(is[i], 0.5) - 0.25);
+            }
+            assert_in_range(moved, 0, 2 * batch);
+            assert_true(fabs(together * 48 / DOCUMENTS) < 0.1); /* correlation, error .022 */
+            assert_in_range(places_in_common(s, first), 0, 12);
+            free(is);
+            sequence_free(s);
+        }
+        free(was);
+        sequence_free(first);
     }
     corpus_free(c);
 }
@@ -136,7 +180,7 @@ static void test_reader_classes(void **state) {
     const uint64_t updates = reader_epoch_updates(c, BATCH, STEPS);
     const size_t stripe = (c->size - 1) / BATCH;
     reader *r = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, 0);
-    sequence *s = sequence_shuffled(c, SEED, 0);
+    sequence *s = sequence_shuffled(c, SEED, 0, stripe);
     int16_t *class = mem_alloc(c->size, sizeof *class);
     float *weight = mem_alloc(c->size, sizeof *weight);
     double total = 0;
@@ -173,7 +217,7 @@ static void test_reader(void **state) {
     assert_in_range(updates, 100, 1000);
     reader *r = reader_start(c, all_streams(BATCH), COLUMNS, STEPS, SEED, 0);
     for (uint64_t epoch = 0; epoch < 2; epoch++) {
-        sequence *s = sequence_shuffled(c, SEED, epoch);
+        sequence *s = sequence_shuffled(c, SEED, epoch, (c->size - 1) / BATCH);
         buffer whole = concatenation(s);
         for (uint64_t update = 0; update < updates; update++) {
             const minibatch *m = reader_next(r);
@@ -268,7 +312,7 @@ static void test_reader_stop(void **state) {
     reader *r = reader_start(c, all_streams(1), 1, (int)c->size - 1, SEED, 0);
     for (uint64_t epoch = 0; epoch < 10; epoch++) {
         const minibatch *m = reader_next(r);
-        sequence *s = sequence_shuffled(c, SEED, epoch);
+        sequence *s = sequence_shuffled(c, SEED, epoch, c->size - 1);
         buffer whole = concatenation(s);
         assert_int_equal(m->epoch, epoch);
         assert_int_equal(m->update, 0);
@@ -283,10 +327,15 @@ static void test_reader_stop(void **state) {
 int main(void) {
     alarm(300); /* a deadlock ends the tests */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sequence_in_order), cmocka_unit_test(test_sequence_shuffled),
-        cmocka_unit_test(test_sequence_pinned),   cmocka_unit_test(test_reader),
-        cmocka_unit_test(test_reader_classes),    cmocka_unit_test(test_reader_dropped),
-        cmocka_unit_test(test_reader_first),      cmocka_unit_test(test_reader_stop),
+        cmocka_unit_test(test_sequence_in_order),
+        cmocka_unit_test(test_sequence_shuffled),
+        cmocka_unit_test(test_sequence_pinned),
+        cmocka_unit_test(test_sequence_halves),
+        cmocka_unit_test(test_reader),
+        cmocka_unit_test(test_reader_classes),
+        cmocka_unit_test(test_reader_dropped),
+        cmocka_unit_test(test_reader_first),
+        cmocka_unit_test(test_reader_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

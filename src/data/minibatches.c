@@ -37,8 +37,7 @@ sequence *sequence_in_order(const corpus *c) {
 }
 
 /* Shuffles by Fisher and Yates, from the last place to the first. */
-sequence *sequence_shuffled(const corpus *c, uint64_t seed, uint64_t epoch) {
-    sequence *s = begin(c);
+static void shuffle(sequence *s, uint64_t seed, uint64_t epoch) {
     philox_stream draws = philox_start(seed, PHILOX_SHUFFLE, 0, (uint32_t)epoch);
     for (size_t i = s->count; i > 1; i--) {
         uint64_t chosen = philox_below(&draws, i);
@@ -47,6 +46,44 @@ sequence *sequence_shuffled(const corpus *c, uint64_t seed, uint64_t epoch) {
         s->order[chosen] = last;
     }
     set_starts(s);
+}
+
+/* Whether a byte is in the later half of its stripe, which the later half of an epoch reads. */
+static bool is_late(uint64_t position, uint64_t stripe) {
+    return position % stripe >= stripe - stripe / 2;
+}
+
+/* Orders the documents anew so that each is in that half of a stripe in which its middle was in the
+ * first epoch. Within the halves, and from stripe to stripe, the order stays random. */
+static void keep_halves(sequence *s, const sequence *first, uint64_t stripe) {
+    bool *is_late_document = mem_alloc(s->count, sizeof *is_late_document);
+    for (size_t i = 0; i < s->count; i++) {
+        const uint64_t middle = (first->start[i] + first->start[i + 1]) / 2;
+        is_late_document[first->order[i]] = is_late(middle, stripe);
+    }
+    uint32_t *pool = mem_alloc(s->count, sizeof *pool); /* [0, early) and [late, count) are left */
+    size_t early = 0, late = s->count;
+    for (size_t i = 0; i < s->count; i++) {
+        pool[is_late_document[s->order[i]] ? --late : early++] = s->order[i];
+    }
+    uint64_t position = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        const bool take_late = early == 0 || (late < s->count && is_late(position, stripe));
+        s->order[i] = pool[take_late ? late++ : --early];
+        position += s->corpus->documents[s->order[i]].length;
+    }
+    set_starts(s);
+    free(pool);
+    free(is_late_document);
+}
+
+sequence *sequence_shuffled(const corpus *c, uint64_t seed, uint64_t epoch, uint64_t stripe) {
+    sequence *s = begin(c);
+    shuffle(s, seed, epoch);
+    if (epoch == 0) return s;
+    sequence *first = sequence_shuffled(c, seed, 0, stripe);
+    keep_halves(s, first, stripe);
+    sequence_free(first);
     return s;
 }
 
@@ -188,7 +225,7 @@ static void *run(void *argument) {
         m->update = (r->first + n) % r->updates;
         if (n == 0 || m->update == 0) {
             sequence_free(s);
-            s = sequence_shuffled(r->corpus, r->seed, m->epoch);
+            s = sequence_shuffled(r->corpus, r->seed, m->epoch, r->stripe);
         }
         make(r, s, m, bytes);
         pthread_mutex_lock(&r->lock);
