@@ -27,8 +27,8 @@ static const struct recipe {
     double lr, memory; /* memory: passes over the text that weights remember */
     const char *epochs, *minutes;
 } recipes[] = {
-    {true, 50, "7168", "576", "32", "0.3", "0.99", "200", 128, 0.008, 0.5, "8", "30"},
-    {true, 10, "3072", "384", "32", "0.3", "0.999", "100", 128, 0.008, 0.5, "16", "15"},
+    {true, 10, "7168", "576", "32", "0.3", "0.99", "200", 128, 0.008, 0.5, "8", "30"},
+    {true, 4, "1024", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, "16", "10"},
     {true, 0, "512", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, "30", "10"},
     {false, 2, "256", "0", "16", "0.3", "0.999", "100", 16, 0.006, 2, "8", "20"},
     {false, 0, "192", "0", "16", "1", "0.999", "100", 16, 0.006, 0.5, "20", "10"},
@@ -101,9 +101,9 @@ static bool is_settled(const options *o, const char *key) {
     static const char *const against[][2] = {
         {"train.epochs", "train.steps"},      {"train.epochs", "train.minutes"},
         {"train.minutes", "train.steps"},     {"train.minutes", "train.epochs"},
-        {"model.hidden", "model.parameters"}, {"model.graph", "model.density"},
+        {"model.hidden", "model.parameters"}, {"model.parameters", "model.hidden"},
+        {"model.graph", "model.core"},        {"model.graph", "model.density"},
         {"model.graph", "model.degree"},      {"model.graph", "model.graph_file"},
-        {"model.graph", "model.core"},
     };
     if (config_is_set(&o->config, key)) return true;
     for (size_t i = 0; i < sizeof against / sizeof against[0]; i++) {
@@ -112,6 +112,14 @@ static bool is_settled(const options *o, const char *key) {
         }
     }
     return false;
+}
+
+/* Whether the user wants none of the recipe's hubs, so that the model must be narrower. */
+static bool is_without_hubs(const options *o, const struct recipe *r) {
+    const config *c = &o->config;
+    if (strcmp(r->hubs, "0") == 0) return false;
+    return (config_is_assigned(c, "model.cell") && o->model.cell == CELL_LSTM) ||
+           (config_is_assigned(c, "model.hubs") && o->model.hubs == 0);
 }
 
 bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, error *err) {
@@ -127,15 +135,24 @@ bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, 
     const struct recipe *r = recipes;
     while (r->gpu != gpu || megabytes < r->least) r++;
     const sizes by = size_minibatches(r, megabytes, ranks_count(o->run.ranks));
+    const bool narrow = is_without_hubs(o, r);
     const char *const settings[][2] = {
-        {"model.cell", "mlstm"},       {"model.graph", "dense"},
-        {"model.norm", "weight"},      {"model.coupled_gates", "true"},
-        {"model.init_noise", "0.05"},  {"model.hidden", r->hidden},
-        {"model.hubs", r->hubs},       {"model.block", r->block},
-        {"model.init_gain", r->gain},  {"train.batch", by.batch},
-        {"train.bptt", by.bptt},       {"train.lr", by.lr},
-        {"train.warmup", r->warmup},   {"train.weight_decay", by.decay},
-        {"train.average", r->average}, {"train.epochs", r->epochs},
+        {"model.cell", "mlstm"},
+        {"model.graph", "dense"},
+        {"model.norm", "weight"},
+        {"model.coupled_gates", "true"},
+        {narrow ? "model.parameters" : "model.hidden", narrow ? "20e6" : r->hidden},
+        {"model.hubs", narrow ? "0" : r->hubs},
+        {"model.init_noise", "0.05"},
+        {"model.block", r->block},
+        {"model.init_gain", r->gain},
+        {"train.batch", by.batch},
+        {"train.bptt", by.bptt},
+        {"train.lr", by.lr},
+        {"train.warmup", r->warmup},
+        {"train.weight_decay", by.decay},
+        {"train.average", r->average},
+        {"train.epochs", r->epochs},
         {"train.minutes", r->minutes},
     };
     char *chosen;
