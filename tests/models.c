@@ -19,6 +19,7 @@ model_config small_config(void) {
                           .rewire = 0.2,
                           .graph_file = "",
                           .norm = NORM_LAYER,
+                          .init_input = 1,
                           .init_gain = 1,
                           .init_noise = 0.1,
                           .forget_bias = 1,

@@ -237,6 +237,25 @@ static void test_initial_identity(void **state) {
     be->memory->destroy(be);
 }
 
+static void test_initial_input(void **state) {
+    (void)state;
+    backend *be = test_backend(FP32);
+    model_config config = small_config();
+    config.embedding = 64;
+    config.init_input = 0.3;
+    model *m = create_model(be, &config, 1, 1, 1);
+    model_initialise(m);
+    const parameter *p = parameter_find(&m->parameters, "input.embedding");
+    float *all = model_download(m, m->weights, p->offset, p->count);
+    double squares = 0;
+    for (size_t i = 0; i < p->count; i++) squares += (double)all[i] * all[i];
+    const double deviation = sqrt(squares / (double)p->count); /* 16,384 values: within .002 */
+    assert_true(fabs(deviation - 0.3) < 0.01);
+    free(all);
+    model_free(m);
+    be->memory->destroy(be);
+}
+
 /* A hub begins as the scaled sum of its own cells, and a cell's gates as its hub. */
 static void test_initial_hubs(void **state) {
     (void)state;
@@ -843,6 +862,7 @@ int main(void) {
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_plan_counts_tables),
         cmocka_unit_test(test_initial_identity),
+        cmocka_unit_test(test_initial_input),
         cmocka_unit_test(test_initial_hubs),
         cmocka_unit_test(test_hubs),
         cmocka_unit_test(test_generate),

@@ -78,7 +78,7 @@ typedef struct model_config {
     char *graph_file;
     int norm; /* norm_kind */
     bool coupled_gates;
-    double dropout, input_dropout, init_noise, init_gain, forget_bias;
+    double dropout, input_dropout, init_input, init_noise, init_gain, forget_bias;
     int64_t seed;
     int64_t classes; /* of labelled documents, 0: none; no key: the names come with the text */
 } model_config;

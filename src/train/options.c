@@ -128,6 +128,9 @@ const config_key option_keys[] = {
     {"model.input_dropout", CONFIG_NUMBER, AT(model.input_dropout), "0", 0, 1, NULL,
      "probability that a byte of the input is dropped in training: byte 0 is read in its place",
      M | CONFIG_BELOW_MAXIMUM | L},
+    {"model.init_input", CONFIG_NUMBER, AT(model.init_input), "1", 0, 1e3, NULL,
+     "standard deviation of the input's initial embedding, and so of what a byte adds to a unit",
+     M | L | CONFIG_ABOVE_MINIMUM},
     {"model.init_noise", CONFIG_NUMBER, AT(model.init_noise), "0", 0, 1e3, NULL,
      "standard deviation of the initial recurrent weights outside self-blocks, which start as the"
      " identity", M},
