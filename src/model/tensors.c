@@ -24,8 +24,8 @@ static void add_input(model *m, int layer) {
     int64_t units = model_table_units(config, model_inner_tables(config));
     char prefix[24] = "input.", table[40];
     if (layer) snprintf(prefix, sizeof prefix, "input.layer%d.", layer + 1);
-    y->embedding = add(m, prefix, "embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL,
-                       config->init_input);
+    y->embedding =
+        add(m, prefix, "embedding", SHAPE(embedding, VOCABULARY), INIT_NORMAL, config->init_input);
     for (table_width w = TABLES_OF_CELLS; w < TABLE_WIDTHS; w++) {
         const int64_t tables = model_tables(config, w);
         const int64_t *shape = SHAPE(tables, model_table_units(config, w), embedding);

@@ -14,11 +14,11 @@
 
 /* What a text gets on a device. Every model is an mlstm with weight norm and coupled gates, which
  * after equal minutes beats an lstm, layer norm and four gates; its initial noise is for runs of
- * one byte. Smaller texts get smaller models, because a large one would learn them by heart.
- * Minutes limit how long people wait; epochs limit how often a text is read. Small gains learn far
- * connections late, which a short text cannot afford. Hubs win at some millions of parameters, a
- * dense mlstm below. Adam, the default, is ahead of Muon where text is read often, and on source
- * code (docs/results.md). */
+ * one byte, and a small initial embedding is learned sooner. Smaller texts get smaller models,
+ * because a large one would learn them by heart. Minutes limit how long people wait; epochs limit
+ * how often a text is read. Small gains learn far connections late, which a short text cannot
+ * afford. Hubs win at some millions of parameters, a dense mlstm below. Adam, the default, is ahead
+ * of Muon where text is read often, and on source code (docs/results.md). */
 static const struct recipe {
     bool gpu;
     double least; /* the smallest text for it, in megabytes */
@@ -143,6 +143,7 @@ bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, 
         {"model.coupled_gates", "true"},
         {narrow ? "model.parameters" : "model.hidden", narrow ? "20e6" : r->hidden},
         {"model.hubs", narrow ? "0" : r->hubs},
+        {"model.init_input", "0.3"},
         {"model.init_noise", "0.05"},
         {"model.block", r->block},
         {"model.init_gain", r->gain},
