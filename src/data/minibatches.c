@@ -45,7 +45,6 @@ static void shuffle(sequence *s, uint64_t seed, uint64_t epoch) {
         s->order[i - 1] = s->order[chosen];
         s->order[chosen] = last;
     }
-    set_starts(s);
 }
 
 /* Whether a byte is in the later half of its stripe, which the later half of an epoch reads. */
@@ -72,7 +71,6 @@ static void keep_halves(sequence *s, const sequence *first, uint64_t stripe) {
         s->order[i] = pool[take_late ? late++ : --early];
         position += s->corpus->documents[s->order[i]].length;
     }
-    set_starts(s);
     free(pool);
     free(is_late_document);
 }
@@ -80,10 +78,12 @@ static void keep_halves(sequence *s, const sequence *first, uint64_t stripe) {
 sequence *sequence_shuffled(const corpus *c, uint64_t seed, uint64_t epoch, uint64_t stripe) {
     sequence *s = begin(c);
     shuffle(s, seed, epoch);
-    if (epoch == 0) return s;
-    sequence *first = sequence_shuffled(c, seed, 0, stripe);
-    keep_halves(s, first, stripe);
-    sequence_free(first);
+    if (epoch > 0) {
+        sequence *first = sequence_shuffled(c, seed, 0, stripe);
+        keep_halves(s, first, stripe);
+        sequence_free(first);
+    }
+    set_starts(s);
     return s;
 }
 

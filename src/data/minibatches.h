@@ -21,8 +21,7 @@ sequence *sequence_in_order(const corpus *c);
 /* The documents in the random order of epoch `epoch`, cut into stripes of `stripe` > 0 bytes which
  * are read side by side. It depends on the seed, the epoch and, after epoch 0, the stripe. Each
  * document keeps to the half of the stripes that epoch 0 put it in, but for a few where the halves
- * meet: so no text comes again before about half an epoch has passed, and a run may end within an
- * epoch without having met a part of its text much later than the rest. */
+ * meet: so, wherever a run ends, it read nothing again before about half an epoch had passed. */
 sequence *sequence_shuffled(const corpus *c, uint64_t seed, uint64_t epoch, uint64_t stripe);
 void sequence_free(sequence *s);
 
