@@ -114,8 +114,8 @@ static bool is_settled(const options *o, const char *key) {
     return false;
 }
 
-/* Whether the user wants none of the recipe's hubs. Then the model gets as many parameters as it has
- * with hubs, 20 million, and so fewer units. */
+/* Whether the user wants none of the recipe's hubs. Then the model gets as many parameters as with
+ * hubs, 20 million, and so fewer units. */
 static bool is_without_hubs(const options *o, const struct recipe *r) {
     const config *c = &o->config;
     if (strcmp(r->hubs, "0") == 0) return false;
