@@ -32,7 +32,7 @@ enum {
     DECAY_GROUP = 256 /* neighbouring weights that share flags, see adam */
 };
 
-enum { GROUP_DECAYS = 1, GROUP_OF_MUON = 2 };
+enum { GROUP_DECAYS = 1, GROUP_OF_MUON = 2, GROUP_OF_INPUT = 4 };
 
 typedef enum precision { FP32, BF16, FP64 } precision;
 typedef enum element { REAL, OPERAND } element;
@@ -182,6 +182,7 @@ typedef struct update_arguments {
     double average;        /* the decay of the moving average of the weights */
     double weight_decay;   /* decoupled (Loshchilov, Hutter 2019): weights that decay lose their
                               learning rate * weight_decay of themselves */
+    double input_decay;    /* likewise, of what makes the cell's input */
     uint64_t update;       /* from 0 */
 } update_arguments;
 
@@ -420,10 +421,10 @@ typedef struct update_operations {
     /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, decoupled weight
      * decay, and the moving average; then `operands`, unless it is `weights` itself. All real but
      * operands, [count]. `groups` [count / DECAY_GROUP, rounded up] has the flags of each group of
-     * weights: GROUP_DECAYS; GROUP_OF_MUON of those that count in the norm but stay as they are,
-     * and where these are the last groups, moment2 may end before them. NULL: none. If the loss or
-     * the gradient is not finite, or was not in an update since `report` was zeroed, only the
-     * report changes. */
+     * weights: GROUP_DECAYS by weight_decay; GROUP_OF_INPUT by input_decay; GROUP_OF_MUON of
+     * those that count in the norm but stay as they are, and where these are the last groups,
+     * moment2 may end before them. NULL: none. If the loss or the gradient is not finite, or was
+     * not in an update since `report` was zeroed, only the report changes. */
     void (*adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
                  void *moment2, void *average, void *operands, const uint8_t *groups,
                  const update_arguments *arguments, update_report *report);

@@ -547,8 +547,8 @@ static void check_adam(precision precision, double clip, double weight_decay) {
                        random_values(count, -0.1, 0.1), random_values(count, 0, 0.1),
                        random_values(count, -1, 1)};
     uint8_t groups[(5000 + DECAY_GROUP - 1) / DECAY_GROUP];
-    for (size_t g = 0; g < sizeof groups; g++)
-        groups[g] = g % 3 == 1 ? GROUP_DECAYS : g % 5 == 3 ? GROUP_OF_MUON : 0;
+    static const uint8_t flags[4] = {0, GROUP_DECAYS, GROUP_OF_INPUT, GROUP_OF_MUON};
+    for (size_t g = 0; g < sizeof groups; g++) groups[g] = flags[g % 4];
     double *result[2][5];
     update_report reports[2];
     update_arguments arguments = {.learning_rate = 0.01,
@@ -556,6 +556,7 @@ static void check_adam(precision precision, double clip, double weight_decay) {
                                   .beta2 = 0.99,
                                   .epsilon = 1e-8,
                                   .weight_decay = weight_decay,
+                                  .input_decay = 2 * weight_decay,
                                   .clip = clip,
                                   .gradient_scale = 0.01,
                                   .average = 0.97,

@@ -61,7 +61,7 @@ def randomise(path, out, draw):
 DOCUMENTS = [f"{word} {word[::-1]} the {word} sat on {k} {'mats' * (k % 3)}" for k, word in
              enumerate("cat dog bird horse mouse lion ape otter newt seal".split())]
 TRAIN = {"batch": 5, "bptt": 7, "lr": 0.017, "warmup": 2, "schedule": "constant", "beta1": 0.83, "beta2": 0.937,
-         "epsilon": 0.0041, "weight_decay": 0.71, "clip": 0.37, "average": 0.61, "log_every": 1, "recompute": 2,
+         "epsilon": 0.0041, "weight_decay": 0.71, "input_decay": 0.23, "clip": 0.37, "average": 0.61, "log_every": 1, "recompute": 2,
          "optimizer": "adam", "muon_lr": 0.031, "muon_momentum": 0.87}
 STEPS = 4
 
@@ -81,6 +81,10 @@ def orthogonal(x):
 
 def is_recurrent(name):
     return name.startswith("cell.") and name.endswith("weight")
+
+
+def is_input(name):
+    return name.startswith("input.") and name.endswith(("embedding", "projection"))
 
 
 def of_muon(t, name, shape):
@@ -177,7 +181,7 @@ class Training(unittest.TestCase):
                 g = (m - t["beta1"] * was["moment1"]) / (1 - t["beta1"])
                 self.close(f"moment2 of {name}", v, t["beta2"] * was["moment2"] + (1 - t["beta2"]) * g * g, 1e-3)
                 root = np.sqrt(v / (1 - t["beta2"] ** (step + 1))) + t["epsilon"]
-                decay = t["weight_decay"] if is_recurrent(name) else 0
+                decay = t["weight_decay"] if is_recurrent(name) else t["input_decay"] if is_input(name) else 0
                 expected = (1 - rate(t, step) * decay) * was["weights"] - \
                     rate(t, step) * m / (1 - t["beta1"] ** (step + 1)) / root
                 square += (g * g).sum() / clip ** 2

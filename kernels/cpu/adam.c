@@ -22,12 +22,13 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
     real beta1 = (real)a->beta1, beta2 = (real)a->beta2, epsilon = (real)a->epsilon;
     real step = (real)(a->learning_rate / (1 - pow(a->beta1, done)));
     real correction = (real)(1 / sqrt(1 - pow(a->beta2, done)));
-    real decay = (real)a->average, shrink = (real)(a->learning_rate * a->weight_decay);
+    real decay = (real)a->average, kept = 1 - (real)(a->learning_rate * a->weight_decay);
+    real input_kept = 1 - (real)(a->learning_rate * a->input_decay);
     size_t group_count = (count + DECAY_GROUP - 1) / DECAY_GROUP;
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (size_t group = 0; group < group_count; group++) {
         const int flags = groups ? groups[group] : 0;
-        real kept = flags & GROUP_DECAYS ? 1 - shrink : 1;
+        real keep = flags & GROUP_DECAYS ? kept : flags & GROUP_OF_INPUT ? input_kept : 1;
         if (flags & GROUP_OF_MUON) continue;
         size_t first = group * DECAY_GROUP;
         size_t last = first + DECAY_GROUP < count ? first + DECAY_GROUP : count;
@@ -36,7 +37,7 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
             real d = g[i] * scale;
             m[i] = beta1 * m[i] + (1 - beta1) * d;
             v[i] = beta2 * v[i] + (1 - beta2) * d * d;
-            w[i] = kept * w[i] - step * m[i] / (sqrt_(v[i]) * correction + epsilon);
+            w[i] = keep * w[i] - step * m[i] / (sqrt_(v[i]) * correction + epsilon);
             mean[i] = decay * mean[i] + (1 - decay) * w[i];
         }
     }

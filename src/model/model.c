@@ -104,14 +104,27 @@ static bool within_limits(const model *m, int segments, error *err) {
     return true;
 }
 
-/* The recurrent weights decay; embedding, projection, head, gains and biases do not. */
+/* Gives parameter `number`, if the model has it, the flags of its groups. */
+static void set_group(const model *m, uint8_t *groups, int number, int flags) {
+    if (number < 0) return;
+    const parameter *p = &m->parameters.items[number];
+    memset(groups + p->offset / DECAY_GROUP, flags, parameter_room(p->count) / DECAY_GROUP);
+}
+
+/* The recurrent weights have one decay, the inputs' matrices another; head, gains and biases do
+ * not decay. */
 static void choose_groups(model *m) {
     const size_t count = m->parameters.total / DECAY_GROUP;
     uint8_t *groups = mem_alloc(count, 1);
     for (int s = 0; s < model_stages(&m->config); s++) {
-        const parameter *p = &m->parameters.items[m->stage_parameters[s].weight];
-        memset(groups + p->offset / DECAY_GROUP, m->squares[s] ? GROUP_OF_MUON : GROUP_DECAYS,
-               parameter_room(p->count) / DECAY_GROUP);
+        set_group(m, groups, m->stage_parameters[s].weight,
+                  m->squares[s] ? GROUP_OF_MUON : GROUP_DECAYS);
+    }
+    for (int y = 0; y < m->layers; y++) {
+        set_group(m, groups, m->layer[y].embedding, GROUP_OF_INPUT);
+        for (table_width w = TABLES_OF_CELLS; w < TABLE_WIDTHS; w++) {
+            set_group(m, groups, m->layer[y].inputs[w].projection, GROUP_OF_INPUT);
+        }
     }
     m->be->memory->upload(m->be, m->groups, groups, count);
     free(groups);

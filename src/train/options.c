@@ -178,8 +178,10 @@ const config_key option_keys[] = {
     {"train.epsilon", CONFIG_NUMBER, AT(train.epsilon), "1e-8", 1e-30, 1, NULL,
      "constant that Adam adds to the root of the second moment", 0},
     {"train.weight_decay", CONFIG_NUMBER, AT(train.weight_decay), "0", 0, 1e3, NULL,
-     "decoupled weight decay: in each update the recurrent weights, and no others, lose the "
-     "learning rate times this share of themselves", 0},
+     "decoupled weight decay: in each update the recurrent weights lose the learning rate times "
+     "this share of themselves", 0},
+    {"train.input_decay", CONFIG_NUMBER, AT(train.input_decay), "0", 0, 1e3, NULL,
+     "decoupled weight decay of the input's embedding and projections", 0},
     {"train.clip", CONFIG_NUMBER, AT(train.clip), "1", 0, 1e9, NULL,
      "largest norm of the gradient, to which a larger one is scaled down; 0 turns clipping off", 0},
     {"train.average", CONFIG_NUMBER, AT(train.average), "0.999", 0, 1, NULL,

@@ -46,7 +46,7 @@ typedef struct train_options {
     double lr, lr_final, muon_lr, muon_momentum;
     int schedule; /* lr_schedule */
     int64_t warmup;
-    double beta1, beta2, epsilon, weight_decay, clip, average;
+    double beta1, beta2, epsilon, weight_decay, input_decay, clip, average;
     double text_weight, label_weight; /* of the losses; label_weight 0: no class head */
     int class_weight;                 /* of CLASS_WEIGHTS */
     int64_t log_every, valid_every, valid_bytes;

@@ -63,6 +63,7 @@ void train_step(model *m, recording *update, const minibatch *batch, const train
         .beta2 = t->beta2,
         .epsilon = t->epsilon,
         .weight_decay = t->weight_decay,
+        .input_decay = t->input_decay,
         .clip = t->clip,
         .gradient_scale = 1 / ((double)t->batch * (double)t->bptt),
         .average = fmin(t->average, (1 + done) / (10 + done)),

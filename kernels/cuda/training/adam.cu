@@ -23,6 +23,7 @@ static __global__ void factors_kernel(const double *partial, int count, const up
     f->epsilon = (float)a->epsilon;
     f->average = (float)a->average;
     f->kept = 1 - (float)(a->learning_rate * a->weight_decay);
+    f->input_kept = 1 - (float)(a->learning_rate * a->input_decay);
 }
 
 static __device__ inline void adam_element(const adam_factors &f, float kept, float g, float &w,
@@ -44,7 +45,7 @@ static __global__ void adam_kernel(size_t quads, float4 *weights, const float4 *
     if (i >= quads || !f.apply) return;
     const int flags = groups ? groups[i / (DECAY_GROUP / 4)] : 0;
     if (flags & GROUP_OF_MUON) return;
-    const float kept = flags & GROUP_DECAYS ? f.kept : 1;
+    const float kept = flags & GROUP_DECAYS ? f.kept : flags & GROUP_OF_INPUT ? f.input_kept : 1;
     float4 g = gradient[i], w = weights[i], m = moment1[i], v = moment2[i], a = average[i];
     adam_element(f, kept, g.x, w.x, m.x, v.x, a.x);
     adam_element(f, kept, g.y, w.y, m.y, v.y, a.y);
