@@ -32,7 +32,7 @@ enum {
     DECAY_GROUP = 256 /* neighbouring weights that share flags, see adam */
 };
 
-enum { GROUP_DECAYS = 1, GROUP_OF_MUON = 2, GROUP_OF_INPUT = 4 };
+enum { GROUP_DECAYS = 1, GROUP_OF_MUON = 2, GROUP_OF_INPUT = 4, GROUP_OF_HEAD = 8 };
 
 typedef enum precision { FP32, BF16, FP64 } precision;
 typedef enum element { REAL, OPERAND } element;
@@ -175,7 +175,7 @@ static inline void *stage_raw_gradient(const stage *s) {
 
 /* What changes from one update to the next; uploaded before each. */
 typedef struct update_arguments {
-    double learning_rate, beta1, beta2, epsilon;
+    double learning_rate, head_learning_rate, beta1, beta2, epsilon;
     double muon_learning_rate, muon_momentum;
     double clip;           /* the largest gradient norm; 0: none */
     double gradient_scale; /* 1 / predicted bytes: turns the sum of gradients into their mean */
@@ -421,10 +421,11 @@ typedef struct update_operations {
     /* One step of Adam (Kingma, Ba 2014) with the norm of the gradient clipped, decoupled weight
      * decay, and the moving average; then `operands`, unless it is `weights` itself. All real but
      * operands, [count]. `groups` [count / DECAY_GROUP, rounded up] has the flags of each group of
-     * weights: GROUP_DECAYS by weight_decay; GROUP_OF_INPUT by input_decay; GROUP_OF_MUON of
-     * those that count in the norm but stay as they are, and where these are the last groups,
-     * moment2 may end before them. NULL: none. If the loss or the gradient is not finite, or was
-     * not in an update since `report` was zeroed, only the report changes. */
+     * weights: GROUP_DECAYS by weight_decay; GROUP_OF_INPUT by input_decay; GROUP_OF_HEAD at
+     * head_learning_rate in place of learning_rate; GROUP_OF_MUON of those that count in the norm
+     * but stay as they are, and where these are the last groups, moment2 may end before them.
+     * NULL: none. If the loss or the gradient is not finite, or was not in an update since `report`
+     * was zeroed, only the report changes. */
     void (*adam)(backend *be, size_t count, void *weights, const void *gradient, void *moment1,
                  void *moment2, void *average, void *operands, const uint8_t *groups,
                  const update_arguments *arguments, update_report *report);

@@ -610,6 +610,7 @@ static double learn(precision precision, const model_config *config, int segment
             }
         }
         update_arguments arguments = {.learning_rate = 0.01,
+                                      .head_learning_rate = 0.01,
                                       .beta1 = 0.9,
                                       .beta2 = 0.99,
                                       .epsilon = 1e-8,

@@ -547,11 +547,12 @@ static void check_adam(precision precision, double clip, double weight_decay) {
                        random_values(count, -0.1, 0.1), random_values(count, 0, 0.1),
                        random_values(count, -1, 1)};
     uint8_t groups[(5000 + DECAY_GROUP - 1) / DECAY_GROUP];
-    static const uint8_t flags[4] = {0, GROUP_DECAYS, GROUP_OF_INPUT, GROUP_OF_MUON};
-    for (size_t g = 0; g < sizeof groups; g++) groups[g] = flags[g % 4];
+    static const uint8_t flags[5] = {0, GROUP_DECAYS, GROUP_OF_INPUT, GROUP_OF_HEAD, GROUP_OF_MUON};
+    for (size_t g = 0; g < sizeof groups; g++) groups[g] = flags[g % 5];
     double *result[2][5];
     update_report reports[2];
     update_arguments arguments = {.learning_rate = 0.01,
+                                  .head_learning_rate = 0.04,
                                   .beta1 = 0.9,
                                   .beta2 = 0.99,
                                   .epsilon = 1e-8,

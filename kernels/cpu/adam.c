@@ -21,6 +21,7 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
     real scale = (real)(a->gradient_scale * clip);
     real beta1 = (real)a->beta1, beta2 = (real)a->beta2, epsilon = (real)a->epsilon;
     real step = (real)(a->learning_rate / (1 - pow(a->beta1, done)));
+    real head_step = (real)(a->head_learning_rate / (1 - pow(a->beta1, done)));
     real correction = (real)(1 / sqrt(1 - pow(a->beta2, done)));
     real decay = (real)a->average, kept = 1 - (real)(a->learning_rate * a->weight_decay);
     real input_kept = 1 - (real)(a->learning_rate * a->input_decay);
@@ -28,6 +29,7 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
 #pragma omp parallel for num_threads(cpu_of(be)->threads)
     for (size_t group = 0; group < group_count; group++) {
         const int flags = groups ? groups[group] : 0;
+        real size = flags & GROUP_OF_HEAD ? head_step : step;
         real keep = flags & GROUP_DECAYS ? kept : flags & GROUP_OF_INPUT ? input_kept : 1;
         if (flags & GROUP_OF_MUON) continue;
         size_t first = group * DECAY_GROUP;
@@ -37,7 +39,7 @@ void CPU(adam)(backend *be, size_t count, void *weights, const void *gradient, v
             real d = g[i] * scale;
             m[i] = beta1 * m[i] + (1 - beta1) * d;
             v[i] = beta2 * v[i] + (1 - beta2) * d * d;
-            w[i] = keep * w[i] - step * m[i] / (sqrt_(v[i]) * correction + epsilon);
+            w[i] = keep * w[i] - size * m[i] / (sqrt_(v[i]) * correction + epsilon);
             mean[i] = decay * mean[i] + (1 - decay) * w[i];
         }
     }

@@ -111,8 +111,8 @@ static void set_group(const model *m, uint8_t *groups, int number, int flags) {
     memset(groups + p->offset / DECAY_GROUP, flags, parameter_room(p->count) / DECAY_GROUP);
 }
 
-/* The recurrent weights have one decay, the inputs' matrices another; head, gains and biases do
- * not decay. */
+/* The recurrent weights have one decay, the inputs' matrices another; the rest does not decay. The
+ * head has a learning rate of its own. */
 static void choose_groups(model *m) {
     const size_t count = m->parameters.total / DECAY_GROUP;
     uint8_t *groups = mem_alloc(count, 1);
@@ -126,6 +126,7 @@ static void choose_groups(model *m) {
             set_group(m, groups, m->layer[y].inputs[w].projection, GROUP_OF_INPUT);
         }
     }
+    set_group(m, groups, m->head_weight, GROUP_OF_HEAD);
     m->be->memory->upload(m->be, m->groups, groups, count);
     free(groups);
 }

@@ -24,14 +24,14 @@ static const struct recipe {
     double least; /* the smallest text for it, in megabytes */
     const char *hidden, *hubs, *block, *gain, *average, *warmup;
     int64_t batch;
-    double lr, memory; /* memory: passes over the text that weights remember */
-    const char *epochs, *minutes;
+    double lr, memory, epochs; /* memory: passes over the text that weights remember */
+    const char *minutes;
 } recipes[] = {
-    {true, 10, "7168", "576", "32", "0.3", "0.99", "200", 128, 0.008, 0.5, "8", "30"},
-    {true, 4, "1024", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, "16", "10"},
-    {true, 0, "512", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, "30", "10"},
-    {false, 2, "256", "0", "16", "0.3", "0.999", "100", 16, 0.006, 2, "8", "20"},
-    {false, 0, "192", "0", "16", "1", "0.999", "100", 16, 0.006, 0.5, "20", "10"},
+    {true, 10, "7168", "576", "32", "0.3", "0.99", "200", 128, 0.008, 0.5, 8, "30"},
+    {true, 4, "1024", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, 16, "10"},
+    {true, 0, "512", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, 30, "10"},
+    {false, 2, "256", "0", "16", "0.3", "0.999", "100", 16, 0.006, 2, 8, "20"},
+    {false, 0, "192", "0", "16", "1", "0.999", "100", 16, 0.006, 0.5, 20, "10"},
 };
 
 typedef struct text_size {
@@ -71,13 +71,14 @@ static bool set_files(options *o, char *const *files, int count, error *err) {
 
 /* What depends on the text's size and on the number of ranks. */
 typedef struct sizes {
-    char batch[24], bptt[24], lr[24], decay[24];
+    char batch[24], bptt[24], lr[24], decay[24], input_decay[24], epochs[24];
 } sizes;
 
 /* Halves the recipe's minibatches for a short text until an epoch has 20 updates or they are very
  * small. Each GPU gets as many streams as one would, or it would have little to do; the learning
  * rate grows by the root of their number (docs/scaling.md). The decay lets weights remember the
- * recipe's passes, at least ten updates, and is at least 0.1 (docs/results.md, "Short texts"). */
+ * recipe's passes, at least ten updates, and is at least 0.1; that of the input's matrices lets
+ * them remember a quarter of all passes (docs/results.md, "Short texts"). */
 static sizes size_minibatches(const struct recipe *r, double megabytes, int ranks) {
     const int64_t least = ranks > 1 ? (int64_t)STREAM_GROUP * ranks : 2;
     const double bytes = 1e6 * megabytes;
@@ -91,8 +92,11 @@ static sizes size_minibatches(const struct recipe *r, double megabytes, int rank
     snprintf(s.batch, sizeof s.batch, "%" PRId64, streams);
     snprintf(s.bptt, sizeof s.bptt, "%" PRId64, steps);
     snprintf(s.lr, sizeof s.lr, "%.3g", lr);
+    snprintf(s.epochs, sizeof s.epochs, "%g", r->epochs);
     snprintf(s.decay, sizeof s.decay, "%.2g",
              fmin(fmax(0.1, 1 / (lr * updates * r->memory)), 0.1 / lr));
+    snprintf(s.input_decay, sizeof s.input_decay, "%.2g",
+             fmin(4 / (lr * updates * r->epochs), 0.1 / lr));
     return s;
 }
 
@@ -153,8 +157,9 @@ bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, 
         {"train.lr", by.lr},
         {"train.warmup", r->warmup},
         {"train.weight_decay", by.decay},
+        {"train.input_decay", by.input_decay},
         {"train.average", r->average},
-        {"train.epochs", r->epochs},
+        {"train.epochs", by.epochs},
         {"train.minutes", r->minutes},
     };
     char *chosen;

@@ -17,6 +17,7 @@ static __global__ void factors_kernel(const double *partial, int count, const up
     f->apply = report->failed == 0;
     f->scale = (float)(a->gradient_scale * clip);
     f->step = (float)(a->learning_rate / (1 - pow(a->beta1, done)));
+    f->head_step = (float)(a->head_learning_rate / (1 - pow(a->beta1, done)));
     f->correction = (float)(1 / sqrt(1 - pow(a->beta2, done)));
     f->beta1 = (float)a->beta1;
     f->beta2 = (float)a->beta2;
@@ -26,12 +27,12 @@ static __global__ void factors_kernel(const double *partial, int count, const up
     f->input_kept = 1 - (float)(a->learning_rate * a->input_decay);
 }
 
-static __device__ inline void adam_element(const adam_factors &f, float kept, float g, float &w,
-                                           float &m, float &v, float &mean) {
+static __device__ inline void adam_element(const adam_factors &f, float step, float kept, float g,
+                                           float &w, float &m, float &v, float &mean) {
     float d = g * f.scale;
     m = f.beta1 * m + (1 - f.beta1) * d;
     v = f.beta2 * v + (1 - f.beta2) * d * d;
-    w = kept * w - f.step * m / (sqrtf(v) * f.correction + f.epsilon);
+    w = kept * w - step * m / (sqrtf(v) * f.correction + f.epsilon);
     mean = f.average * mean + (1 - f.average) * w;
 }
 
@@ -45,12 +46,13 @@ static __global__ void adam_kernel(size_t quads, float4 *weights, const float4 *
     if (i >= quads || !f.apply) return;
     const int flags = groups ? groups[i / (DECAY_GROUP / 4)] : 0;
     if (flags & GROUP_OF_MUON) return;
+    const float step = flags & GROUP_OF_HEAD ? f.head_step : f.step;
     const float kept = flags & GROUP_DECAYS ? f.kept : flags & GROUP_OF_INPUT ? f.input_kept : 1;
     float4 g = gradient[i], w = weights[i], m = moment1[i], v = moment2[i], a = average[i];
-    adam_element(f, kept, g.x, w.x, m.x, v.x, a.x);
-    adam_element(f, kept, g.y, w.y, m.y, v.y, a.y);
-    adam_element(f, kept, g.z, w.z, m.z, v.z, a.z);
-    adam_element(f, kept, g.w, w.w, m.w, v.w, a.w);
+    adam_element(f, step, kept, g.x, w.x, m.x, v.x, a.x);
+    adam_element(f, step, kept, g.y, w.y, m.y, v.y, a.y);
+    adam_element(f, step, kept, g.z, w.z, m.z, v.z, a.z);
+    adam_element(f, step, kept, g.w, w.w, m.w, v.w, a.w);
     weights[i] = w;
     moment1[i] = m;
     moment2[i] = v;

@@ -6,7 +6,7 @@
 
 /* What Adam needs, made once an update by one thread. */
 typedef struct adam_factors {
-    float scale, step, correction, beta1, beta2, epsilon, average;
+    float scale, step, head_step, correction, beta1, beta2, epsilon, average;
     float kept, input_kept; /* of weights that decay */
     int apply;
 } adam_factors;
