@@ -60,7 +60,7 @@ def randomise(path, out, draw):
 
 DOCUMENTS = [f"{word} {word[::-1]} the {word} sat on {k} {'mats' * (k % 3)}" for k, word in
              enumerate("cat dog bird horse mouse lion ape otter newt seal".split())]
-TRAIN = {"batch": 5, "bptt": 7, "lr": 0.017, "head_lr": 0.037, "warmup": 2, "schedule": "constant", "beta1": 0.83, "beta2": 0.937,
+TRAIN = {"batch": 5, "bptt": 7, "lr": 0.017, "lr_head": 2.3, "warmup": 2, "schedule": "constant", "beta1": 0.83, "beta2": 0.937,
          "epsilon": 0.0041, "weight_decay": 0.71, "input_decay": 0.23, "clip": 0.37, "average": 0.61, "log_every": 1, "recompute": 2,
          "optimizer": "adam", "muon_lr": 0.031, "muon_momentum": 0.87}
 STEPS = 4
@@ -182,7 +182,7 @@ class Training(unittest.TestCase):
                 self.close(f"moment2 of {name}", v, t["beta2"] * was["moment2"] + (1 - t["beta2"]) * g * g, 1e-3)
                 root = np.sqrt(v / (1 - t["beta2"] ** (step + 1))) + t["epsilon"]
                 decay = t["weight_decay"] if is_recurrent(name) else t["input_decay"] if is_input(name) else 0
-                own = t["head_lr"] / t["lr"] if name == "head.weight" and t["head_lr"] != "null" else 1
+                own = t["lr_head"] if name == "head.weight" else 1
                 expected = (1 - rate(t, step) * decay) * was["weights"] - \
                     own * rate(t, step) * m / (1 - t["beta1"] ** (step + 1)) / root
                 square += (g * g).sum() / clip ** 2
@@ -227,8 +227,7 @@ class Training(unittest.TestCase):
 
     def test_adam(self):
         self.check({"cell": "lstm", "graph": "random", "density": 0.7, "layers": 2, "dropout": 0.31})
-        self.check({"cell": "mlstm", "graph": "dense", "norm": "weight", "coupled_gates": "true"}, clip=0, recompute=1,
-                   head_lr="null")
+        self.check({"cell": "mlstm", "graph": "dense", "norm": "weight", "coupled_gates": "true"}, clip=0, recompute=1)
 
     def test_muon(self):
         self.check({"cell": "mlstm", "hidden": 32, "hubs": 16, "layers": 2, "norm": "weight", "coupled_gates": "true"},

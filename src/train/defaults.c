@@ -24,14 +24,14 @@ static const struct recipe {
     double least; /* the smallest text for it, in megabytes */
     const char *hidden, *hubs, *block, *gain, *average, *warmup;
     int64_t batch;
-    double lr, memory, epochs; /* memory: passes over the text that weights remember */
-    const char *minutes;
+    double lr, memory, epochs;  /* memory: passes over the text that weights remember */
+    const char *head, *minutes; /* head: its learning rate over that of the others */
 } recipes[] = {
-    {true, 10, "7168", "576", "32", "0.3", "0.99", "200", 128, 0.008, 0.5, 8, "30"},
-    {true, 4, "1024", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, 16, "10"},
-    {true, 0, "512", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, 30, "10"},
-    {false, 2, "256", "0", "16", "0.3", "0.999", "100", 16, 0.006, 2, 8, "20"},
-    {false, 0, "192", "0", "16", "1", "0.999", "100", 16, 0.006, 0.5, 20, "10"},
+    {true, 10, "7168", "576", "32", "0.3", "0.99", "200", 128, 0.008, 0.5, 8, "1", "30"},
+    {true, 4, "1024", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, 16, "1", "10"},
+    {true, 0, "512", "0", "32", "0.3", "0.999", "100", 64, 0.006, 0.35, 30, "1", "10"},
+    {false, 2, "256", "0", "16", "0.3", "0.999", "100", 16, 0.006, 2, 8, "4", "20"},
+    {false, 0, "192", "0", "16", "1", "0.999", "100", 16, 0.006, 0.5, 20, "1", "10"},
 };
 
 typedef struct text_size {
@@ -155,6 +155,7 @@ bool defaults_choose(options *o, char *const *files, int count, uint64_t bytes, 
         {"train.batch", by.batch},
         {"train.bptt", by.bptt},
         {"train.lr", by.lr},
+        {"train.lr_head", r->head},
         {"train.warmup", r->warmup},
         {"train.weight_decay", by.decay},
         {"train.input_decay", by.input_decay},

@@ -128,7 +128,7 @@ const config_key option_keys[] = {
     {"model.input_dropout", CONFIG_NUMBER, AT(model.input_dropout), "0", 0, 1, NULL,
      "probability that a byte of the input is dropped in training: byte 0 is read in its place",
      M | CONFIG_BELOW_MAXIMUM | L},
-    {"model.init_input", CONFIG_NUMBER, AT(model.init_input), "0.1", 0, 1e3, NULL,
+    {"model.init_input", CONFIG_NUMBER, AT(model.init_input), "1", 0, 1e3, NULL,
      "standard deviation of the input's initial embedding, and so of what a byte adds to a unit",
      M | L | CONFIG_ABOVE_MINIMUM},
     {"model.init_noise", CONFIG_NUMBER, AT(model.init_noise), "0", 0, 1e3, NULL,
@@ -159,10 +159,6 @@ const config_key option_keys[] = {
      "orthogonal; Adam trains all other weights", 0},
     {"train.lr", CONFIG_NUMBER, AT(train.lr), "0.002", 0, 1e3, NULL,
      "largest learning rate of Adam", CONFIG_ABOVE_MINIMUM},
-    {"train.head_lr", CONFIG_NUMBER, AT(train.head_lr), NULL, 0, 1e3, NULL,
-     "largest learning rate of head.weight, which rises and falls as train.lr does; null: "
-     "train.lr",
-     CONFIG_ABOVE_MINIMUM},
     {"train.muon_lr", CONFIG_NUMBER, AT(train.muon_lr), "0.018", 0, 1e3, NULL,
      "largest learning rate of Muon, which rises and falls as train.lr does",
      CONFIG_ABOVE_MINIMUM},
@@ -171,6 +167,8 @@ const config_key option_keys[] = {
     {"train.lr_final", CONFIG_NUMBER, AT(train.lr_final), "0", 0, 1, NULL,
      "learning rate to which the decay would come one update after the last, as a share of "
      "train.lr", 0},
+    {"train.lr_head", CONFIG_NUMBER, AT(train.lr_head), "1", 0, 1e3, NULL,
+     "learning rate of head.weight, as a multiple of the others'", 0},
     {"train.schedule", CONFIG_CHOICE, AT(train.schedule), "linear", 0, 0, SCHEDULES,
      "shape of the learning rate's decay after warm-up", 0},
     {"train.warmup", CONFIG_INTEGER, AT(train.warmup), "100", 0, 1e9, NULL,

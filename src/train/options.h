@@ -43,7 +43,7 @@ typedef struct train_options {
     int64_t steps; /* limits of the run; 0 means none */
     double epochs, minutes;
     int optimizer; /* optimizer_choice */
-    double lr, head_lr, lr_final, muon_lr, muon_momentum;
+    double lr, lr_final, lr_head, muon_lr, muon_momentum;
     int schedule; /* lr_schedule */
     int64_t warmup;
     double beta1, beta2, epsilon, weight_decay, input_decay, clip, average;

@@ -57,7 +57,7 @@ void train_step(model *m, recording *update, const minibatch *batch, const train
     const double done = (double)step, rate = schedule_lr(t, step, end);
     const update_arguments arguments = {
         .learning_rate = rate,
-        .head_learning_rate = t->head_lr > 0 ? rate / t->lr * t->head_lr : rate,
+        .head_learning_rate = rate * t->lr_head,
         .muon_learning_rate = rate / t->lr * t->muon_lr,
         .muon_momentum = t->muon_momentum,
         .beta1 = t->beta1,
