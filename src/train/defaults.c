@@ -93,10 +93,9 @@ static sizes size_minibatches(const struct recipe *r, double megabytes, int rank
     snprintf(s.bptt, sizeof s.bptt, "%" PRId64, steps);
     snprintf(s.lr, sizeof s.lr, "%.3g", lr);
     snprintf(s.epochs, sizeof s.epochs, "%g", r->epochs);
-    snprintf(s.decay, sizeof s.decay, "%.2g",
-             fmin(fmax(0.1, 1 / (lr * updates * r->memory)), 0.1 / lr));
+    snprintf(s.decay, sizeof s.decay, "%.2g", fmax(0.1, 1 / (lr * fmax(10, updates * r->memory))));
     snprintf(s.input_decay, sizeof s.input_decay, "%.2g",
-             fmin(4 / (lr * updates * r->epochs), 0.1 / lr));
+             1 / (lr * fmax(10, updates * r->epochs / 4)));
     return s;
 }
 
