@@ -76,7 +76,7 @@ class Data(Case):
 
     def test_limits_and_sizes(self):
         self.write("large.txt", os.urandom(1 << 20) * 3)
-        for size, units in ("train.tsv", 192), ("large.txt", 256):
+        for size, units in ("train.tsv", 192), ("large.txt", 384):
             _, err = self.run_program("train", "--data", size, *self.cpu, "--out", f"run-{units}",
                                       "--set", "train.minutes=0.0001", "--set",
                                       "model.embedding=4", "--set", "train.bptt=8")
