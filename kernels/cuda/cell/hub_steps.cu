@@ -26,7 +26,7 @@ enum {
     TILE_HUBS = 128,  /* of parts */
     MOST_CELLS = 512, /* of a thread block, whose biases are in shared memory */
     MOST_STAGES = 8,  /* of a ring */
-    MOST_HUBS = 2048, /* the owner of a column has four a thread, of 512 at least */
+    MOST_HUBS = 4096, /* the owner of a column has four a thread */
     FEW_HUBS = 768,   /* whose weights a thread block of hubs.cu keeps, if that takes them */
     OWNERS = 1024,    /* threads of the owner of a column */
     TURN_HUBS = 8     /* that a warp turns at once */
@@ -643,7 +643,7 @@ const char *hub_steps_lack(backend *be, const cell *c) {
     if (lacks) return lacks;
     const hub_plan *plan = c->stage[1].layout->hubs;
     if (!plan || !plan->step_cells || c->stage[0].layout->host.in_stride > 1) {
-        return "Hopper, bf16, at most 2,048 hubs, a multiple of 8, and a multiple of 32, 40, 48, "
+        return "Hopper, bf16, at most 4,096 hubs, a multiple of 8, and a multiple of 32, 40, 48, "
                "56 or 64 cells";
     }
     if (plan->cells && c->stage[0].units <= FEW_HUBS && c->columns <= MOST_COLUMNS) {
@@ -669,7 +669,8 @@ template <int U> static void launch_gates_back(backend *be, const step_arguments
 
 static void launch_owners(backend *be, const char *what, void (*kernel)(const step_arguments),
                           const step_arguments &p) {
-    const int threads = p.of.columns <= cuda_of(be)->processors ? OWNERS : OWNERS / 2;
+    const bool all = p.of.columns <= cuda_of(be)->processors || p.of.hubs > OWNERS / 2 * FOUR;
+    const int threads = all ? OWNERS : OWNERS / 2;
     cuda_launch(be, what, true, kernel, dim3(p.of.columns), threads, threads * sizeof(float4), p);
 }
 
