@@ -47,8 +47,9 @@ void predictions_take(predictions *o, const double *margin, size_t rows, int cla
     }
 }
 
-void predictions_join(predictions *o, const predictions *by_ngrams, const predictions *by_features,
-                      int classes, double share, const int16_t *class) {
+/* Joins two on the same rows, see classifier_join. */
+static void join(predictions *o, const predictions *by_ngrams, const predictions *by_features,
+                 int classes, double share, const int16_t *class) {
     predictions_begin(o, by_ngrams->rows, classes);
     for (size_t i = 0; i < o->rows; i++) {
         const size_t at = i * (size_t)classes;
@@ -78,7 +79,7 @@ double predictions_join_best(predictions *best, const predictions *by_ngrams,
     for (int k = 1; k < STEPS; k++) {
         const double share = (double)k / STEPS;
         predictions o;
-        predictions_join(&o, by_ngrams, by_features, classes, share, class);
+        join(&o, by_ngrams, by_features, classes, share, class);
         const double cost = predictions_cost(&o, class, weight);
         const bool nearer = fabs(share - 0.5) < fabs(chosen - 0.5);
         if (cost < least || (cost == least && nearer)) {
@@ -87,7 +88,7 @@ double predictions_join_best(predictions *best, const predictions *by_ngrams,
         }
         predictions_end(&o);
     }
-    predictions_join(best, by_ngrams, by_features, classes, chosen, class);
+    join(best, by_ngrams, by_features, classes, chosen, class);
     return chosen;
 }
 
@@ -127,8 +128,8 @@ void ways_choose(ways *w, int classes, const double *weight, const int16_t *vali
     const way *partner = &of[w->partner];
     w->share = predictions_join_best(&of[BY_BOTH].valid, &of[BY_NGRAMS].valid, &partner->valid,
                                      classes, valid_class, weight);
-    predictions_join(&of[BY_BOTH].tested, &of[BY_NGRAMS].tested, &partner->tested, classes,
-                     w->share, test_class);
+    join(&of[BY_BOTH].tested, &of[BY_NGRAMS].tested, &partner->tested, classes, w->share,
+         test_class);
     of[BY_BOTH].tried = true;
     cost[BY_NGRAMS] = predictions_cost(&of[BY_NGRAMS].valid, valid_class, weight);
     cost[BY_BOTH] = predictions_cost(&of[BY_BOTH].valid, valid_class, weight);

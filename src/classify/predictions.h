@@ -21,10 +21,6 @@ typedef struct predictions {
 void predictions_take(predictions *o, const double *margin, size_t rows, int classes,
                       bool multinomial, double scale, const int16_t *class);
 
-/* Joins two on the same rows, see classifier_join. */
-void predictions_join(predictions *o, const predictions *by_ngrams, const predictions *by_features,
-                      int classes, double share, const int16_t *class);
-
 /* Per cent of the rows that are wrong. */
 double predictions_error(const predictions *o);
 

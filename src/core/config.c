@@ -555,7 +555,8 @@ static void write_binary(FILE *out, const char *text) {
     fputc('"', out);
 }
 
-void config_write_string(const char *text, FILE *out) {
+/* As quoted text in YAML. */
+static void write_string(const char *text, FILE *out) {
     if (!utf8_valid((const uint8_t *)text, strlen(text))) {
         write_binary(out, text);
         return;
@@ -579,7 +580,7 @@ void config_write_list(char *const *items, int count, FILE *out) {
     fputc('[', out);
     for (int i = 0; i < count; i++) {
         if (i) fputs(", ", out);
-        config_write_string(items[i], out);
+        write_string(items[i], out);
     }
     fputc(']', out);
 }
@@ -622,7 +623,7 @@ char *config_text(const config *c, const config_key *key) {
         if (null) {
             fputs("null", out);
         } else {
-            config_write_string(*(char *const *)slot, out);
+            write_string(*(char *const *)slot, out);
         }
         break;
     case CONFIG_LIST: {
@@ -702,7 +703,7 @@ bool config_assign_string(config *c, const char *path, const char *value, error 
     if (!value) return true;
     FILE *out = mem_stream(&text, &size);
     fprintf(out, "%s=", path);
-    config_write_string(value, out);
+    write_string(value, out);
     mem_stream_end(out);
     const bool set = config_assign(c, text, err);
     free(text);

@@ -80,8 +80,7 @@ void config_unset(config *c, const char *path);
 bool config_refuse(const config *c, error *err, const char *path, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Writes a string as quoted text in YAML, and items as a list of them. */
-void config_write_string(const char *text, FILE *out);
+/* Writes items as a list of quoted texts in YAML. */
 void config_write_list(char *const *items, int count, FILE *out);
 
 /* Returns the items of a list joined by ", ", which the caller frees. */

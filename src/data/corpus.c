@@ -346,25 +346,27 @@ corpus *corpus_read(char *const *files, int count, const corpus_options *options
 
 /* ------------------------------------------------------------------------------------ lines */
 
-struct corpus_lines {
+/* A file, or standard input for "-", each of whose lines, also an empty one, is a document without
+ * a label (-1). */
+typedef struct line_reader {
     source *source;
     lines lines;
     corpus_options options;
     uint8_t *line; /* scratch: "-1<TAB>" and a line */
     size_t capacity;
-};
+} line_reader;
 
-corpus_lines *corpus_lines_open(const char *path, const corpus_options *options, error *err) {
+static line_reader *open_lines(const char *path, const corpus_options *options, error *err) {
     if (!table_check_named(path, options, err)) return NULL;
     source *s = source_open(path, err);
     if (!s) return NULL;
-    corpus_lines *l = mem_alloc(1, sizeof *l);
-    *l = (corpus_lines){.source = s, .lines = {.source = s, .number = 1}, .options = *options};
+    line_reader *l = mem_alloc(1, sizeof *l);
+    *l = (line_reader){.source = s, .lines = {.source = s, .number = 1}, .options = *options};
     return l;
 }
 
 /* Adds the line that was read as a document. */
-static bool add_next_line(corpus_lines *l, reading *r, error *err) {
+static bool add_next_line(line_reader *l, reading *r, error *err) {
     lines *from = &l->lines;
     skip_mark(from);
     l->line = mem_grow(l->line, &l->capacity, from->length + 4, 1);
@@ -373,7 +375,9 @@ static bool add_next_line(corpus_lines *l, reading *r, error *err) {
     return add_line(r, source_name(l->source), from->number, l->line, from->length + 3, false, err);
 }
 
-corpus *corpus_next_lines(corpus_lines *l, bool all, error *err) {
+/* The documents of all lines, or, unless `all`, of a pipe those that are there, after waiting for
+ * one; NULL after the last one, with no text in `err`. */
+static corpus *next_documents(line_reader *l, bool all, error *err) {
     reading r;
     err->text[0] = '\0';
     if (!lines_next(&l->lines, err) || !l->lines.text) return NULL;
@@ -392,7 +396,7 @@ corpus *corpus_next_lines(corpus_lines *l, bool all, error *err) {
     return reading_end(&r, read, err);
 }
 
-void corpus_lines_close(corpus_lines *l) {
+static void close_lines(line_reader *l) {
     if (!l) return;
     source_close(l->source);
     free(l->lines.buffer);
@@ -597,25 +601,25 @@ bool texts_each(const char *path, bool whole, const corpus_options *options, tex
         corpus *c = read_all(path, options, err);
         return c && take_all(c, take, data, err);
     }
-    corpus_lines *l = corpus_lines_open(path, options, err);
+    line_reader *l = open_lines(path, options, err);
     bool read = l != NULL;
     while (read) {
-        corpus *part = corpus_next_lines(l, false, err);
+        corpus *part = next_documents(l, false, err);
         if (!part) {
             read = err->text[0] == '\0';
             break;
         }
         read = take(data, part, err);
     }
-    corpus_lines_close(l);
+    close_lines(l);
     return read;
 }
 
 corpus *texts_read(const char *path, bool whole, const corpus_options *options, error *err) {
     if (!is_lines(path, whole, options)) return read_all(path, options, err);
-    corpus_lines *l = corpus_lines_open(path, options, err);
-    corpus *c = l ? corpus_next_lines(l, true, err) : NULL;
-    corpus_lines_close(l);
+    line_reader *l = open_lines(path, options, err);
+    corpus *c = l ? next_documents(l, true, err) : NULL;
+    close_lines(l);
     return c;
 }
 

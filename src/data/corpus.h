@@ -46,16 +46,6 @@ typedef struct corpus {
 corpus *corpus_read(char *const *files, int count, const corpus_options *options, error *err);
 void corpus_free(corpus *c);
 
-/* A file, or standard input for "-", each of whose lines, also an empty one, is a document without
- * a label (-1). corpus_next_lines gives the documents of all lines, or, unless `all`, of a pipe
- * those that are there, after waiting for one; NULL after the last one, with no text in `err`.
- * `path` must outlive them. */
-typedef struct corpus_lines corpus_lines;
-
-corpus_lines *corpus_lines_open(const char *path, const corpus_options *options, error *err);
-corpus *corpus_next_lines(corpus_lines *l, bool all, error *err);
-void corpus_lines_close(corpus_lines *l);
-
 /* A document's text without its frame. */
 const uint8_t *corpus_text(const corpus *c, size_t document, size_t *length);
 

@@ -281,11 +281,6 @@ static uint8_t line_mark(const uint8_t *text, size_t size) {
     return old ? '\r' : '\n';
 }
 
-bool source_check_utf8(const source *s, const uint8_t *read, size_t count, error *err) {
-    return s->given != count || !file_is_utf16(read, count) ||
-           error_set(err, "%s: UTF-16 text: expected UTF-8 (" UTF16_WAY_OUT ")", source_name(s));
-}
-
 bool lines_next(lines *l, error *err) {
     for (size_t scanned = 0;;) {
         size_t left = l->end - l->begin;
@@ -370,8 +365,11 @@ static const struct {
 
 static const char utf16[] = "UTF-16 text";
 
+/* What converts it, for messages. */
+#define UTF16_WAY_OUT "`iconv -f UTF-16 -t UTF-8` converts it"
+
 /* Latin letters have every second byte 0. */
-bool file_is_utf16(const uint8_t *head, size_t count) {
+static bool is_utf16(const uint8_t *head, size_t count) {
     size_t zeros[2] = {0, 0};
     if (count >= 2 && (memcmp(head, "\xFF\xFE", 2) == 0 || memcmp(head, "\xFE\xFF", 2) == 0)) {
         return true;
@@ -379,6 +377,11 @@ bool file_is_utf16(const uint8_t *head, size_t count) {
     if (count > MOST_BYTES) count = MOST_BYTES;
     for (size_t i = 0; i < count; i++) zeros[i % 2] += head[i] == 0;
     return (zeros[0] > count / 4 || zeros[1] > count / 4) && zeros[0] + zeros[1] < count * 5 / 8;
+}
+
+bool source_check_utf8(const source *s, const uint8_t *read, size_t count, error *err) {
+    return s->given != count || !is_utf16(read, count) ||
+           error_set(err, "%s: UTF-16 text: expected UTF-8 (" UTF16_WAY_OUT ")", source_name(s));
 }
 
 /* Whether the text begins an array of objects. */
@@ -392,7 +395,7 @@ static bool is_json_array(const uint8_t *head, size_t count) {
 
 const char *file_kind(const uint8_t *head, size_t count) {
     if (count > MOST_BYTES) count = MOST_BYTES;
-    if (file_is_utf16(head, count)) return utf16;
+    if (is_utf16(head, count)) return utf16;
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         if (count > kinds[k].length && memcmp(head, kinds[k].magic, kinds[k].length) == 0) {
             return kinds[k].name;

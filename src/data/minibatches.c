@@ -94,7 +94,8 @@ void sequence_free(sequence *s) {
     free(s);
 }
 
-size_t sequence_find(const sequence *s, uint64_t position) {
+/* The place in the order of the document that holds byte `position`. */
+static size_t find_document(const sequence *s, uint64_t position) {
     size_t low = 0, high = s->count;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -108,7 +109,7 @@ size_t sequence_find(const sequence *s, uint64_t position) {
 }
 
 void sequence_copy(const sequence *s, uint64_t position, size_t count, uint8_t *out) {
-    for (size_t i = sequence_find(s, position); count > 0; i++) {
+    for (size_t i = find_document(s, position); count > 0; i++) {
         const document *d = &s->corpus->documents[s->order[i]];
         uint64_t skipped = position - s->start[i], left = d->length - skipped;
         size_t part = left < count ? (size_t)left : count;
@@ -177,7 +178,7 @@ static void put(const reader *r, minibatch *m, int first, int count, const uint8
 static void put_classes(const reader *r, const sequence *s, minibatch *m, int stream,
                         uint64_t position) {
     const size_t columns = (size_t)r->columns;
-    size_t i = sequence_find(s, position), at = (size_t)stream;
+    size_t i = find_document(s, position), at = (size_t)stream;
     for (int t = 0; t < r->steps; t++, at += columns, position++) {
         while (position >= s->start[i + 1]) i++;
         const double place = (double)(position - s->start[i] + 1);

@@ -25,9 +25,6 @@ sequence *sequence_in_order(const corpus *c);
 sequence *sequence_shuffled(const corpus *c, uint64_t seed, uint64_t epoch, uint64_t stripe);
 void sequence_free(sequence *s);
 
-/* The place in the order of the document that holds byte `position`. */
-size_t sequence_find(const sequence *s, uint64_t position);
-
 /* Copies bytes [position, position + count) of the sequence to `out`. */
 void sequence_copy(const sequence *s, uint64_t position, size_t count, uint8_t *out);
 
