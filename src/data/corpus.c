@@ -347,7 +347,7 @@ corpus *corpus_read(char *const *files, int count, const corpus_options *options
 /* ------------------------------------------------------------------------------------ lines */
 
 /* A file, or standard input for "-", each of whose lines, also an empty one, is a document without
- * a label (-1). */
+ * a label (-1). Its path must outlive it. */
 typedef struct line_reader {
     source *source;
     lines lines;
