@@ -1,5 +1,5 @@
 /* A cell with hubs and coupled gates by steps, where hubs.cu does not take it: more hubs, cells or
- * columns than its thread blocks have room for. A step is
+ * columns than its thread blocks have room for, or too few cells for enough of them. A step is
  *
  *   forward    parts of v = V h, over slices of the cells
  *              m = norm(v) and the table's entries, by the owner of a column, which adds them up
@@ -646,8 +646,11 @@ const char *hub_steps_lack(backend *be, const cell *c) {
         return "Hopper, bf16, at most 4,096 hubs, a multiple of 8, and a multiple of 32, 40, 48, "
                "56 or 64 cells";
     }
-    if (plan->cells && c->stage[0].units <= FEW_HUBS && c->columns <= MOST_COLUMNS) {
-        return "more than 768 hubs or 128 columns where one kernel takes the cell";
+    const int blocks = plan->cells ? c->hidden / plan->cells : 0;
+    const bool busy = 4 * blocks >= 3 * cuda_of(be)->processors;
+    if (busy && c->stage[0].units <= FEW_HUBS && c->columns <= MOST_COLUMNS) {
+        return "more than 768 hubs, more than 128 columns, or fewer cells, where one kernel that "
+               "takes the cell keeps most multiprocessors busy";
     }
     return c->columns <= MOST_SPANS * SPAN ? NULL : "at most 512 columns";
 }

@@ -15,7 +15,7 @@ const char *hubs_lack(backend *be, const cell *c);
 /* Forward, or all of backward but the gradients of tables. */
 void hubs_run(backend *be, const cell *c, bool backward);
 
-/* The same by steps, for cells that those kernels do not take, or that have many hubs or columns;
+/* The same by steps, for what those kernels do not take, and for many hubs or columns or few cells;
  * see hub_steps.cu. */
 const char *hub_steps_lack(backend *be, const cell *c);
 void hub_steps_forward(backend *be, const cell *c);
