@@ -54,11 +54,11 @@ def claims():
     equal_time = [ahead(short[0], short_dense[0]), ahead(long, long_dense)]
     yield README, r"in ([.\d]+) of its time \(20 M\) and ([.\d]+) \(100 M\)", [hubs[3] / dense[3], large[3] / large_dense[3]]
     yield README, r"they predict ([\d.]+) and ([\d.]+) % better[^%]*one pass over \[source code\]\S+ ([\d.]+) %", [*equal_time, source]
-    yield RESULTS, r"in ([.\d]+) of\s+the time at 20 M and in ([.\d]+) at 100 M", [hubs[3] / dense[3], large[3] / large_dense[3]]
+    yield RESULTS, r"in ([.\d]+) of\s+the time at 20 M\s+and in ([.\d]+) at 100 M", [hubs[3] / dense[3], large[3] / large_dense[3]]
     yield RESULTS, r"both by Muon \| ([\d.]+) and ([\d.]+) \| ([\d.]+) and ([\d.]+) \|", [hubs[0], dense[0], large[0], large_dense[0]]
     yield RESULTS, r"H200 for it \| ([\d.]+) and ([\d.]+) \| ([\d.]+) and ([\d.]+) \|", [hubs[3], dense[3], large[3], large_dense[3]]
     yield RESULTS, r"linear probe after it \| ([\d.]+) and ([\d.]+) % \| ([\d.]+) and ([\d.]+) %", [hubs[1], dense[1], large[1], large_dense[1]]
-    yield RESULTS, r"hubs are ([\d.]+) % ahead in bits, ([\d.]+) points on IMDB and ([\d.]+) on SST", [
+    yield RESULTS, r"hubs are\s+([\d.]+) % ahead in bits, ([\d.]+) points on IMDB and ([\d.]+) on SST", [
         ahead(hubs[0], dense[0]), dense[1] - hubs[1], dense[2] - hubs[2]]
     muon_labels = table(RESULTS, "| from Muon's text, 20 M |")
     learned = [mean([number(word) for row in muon_labels if row[0] == model for word in row[2].split(", ")]) for model in ("hubs", "dense")]
