@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What others' kernels do with the same shapes, on one GPU, in one run with ours. Needs PyTorch.
 
-    scripts/peer.py lstm --program build/smallworld configs/imdb-100m-hubs.yaml --batch 128
+    scripts/peer.py lstm --program build/smallworld configs/imdb-100m-hubs.yaml --batch 128 # or --device cpu
     scripts/peer.py sparse --program build/smallworld -- --columns 32,512 --product fprop,dgrad
     scripts/peer.py conv --program build/smallworld -- --features 1024 --size 32
     PYTHONPATH=python scripts/peer.py layers
 
-lstm runs `bench train` and a dense cuDNN LSTM; sparse `bench matmul` and cuSPARSE's blocked ELL; conv `bench conv` and cuDNN's
+lstm runs `bench train` and PyTorch's dense LSTM; sparse `bench matmul` and cuSPARSE's blocked ELL; conv `bench conv` and cuDNN's
 dense convolution, each with the arguments after `--`; layers `smallworld.torch`, nn.Linear and PyTorch's BSR. Each function
 says what it compares. --json OUT keeps all rows.
 """
@@ -88,7 +88,7 @@ def parameters_of(hidden, layers):
 
 def hidden_for(parameters, layers):
     """The roundest width within 1 % of this number of parameters; cuDNN is faster with round widths."""
-    for multiple in (128, 64, 32, 16, 8):
+    for multiple in (128, 64, 32, 16, 8, 1):
         width = min(range(multiple, 1 << 17, multiple), key=lambda hidden: abs(parameters_of(hidden, layers) - parameters))
         if abs(parameters_of(width, layers) / parameters - 1) <= 0.01:
             return width
@@ -97,38 +97,43 @@ def hidden_for(parameters, layers):
 
 class Update:
     """Bytes from pinned memory, embedding of 64, LSTM, 256 logits, cross-entropy, backward, clipping by norm, fused Adam.
-    Masters and moments are fp32; forward and backward run on bf16 copies, made once an update, as bf16 autocast would (which
-    runs cuDNN's LSTM in fp16 instead). The state is carried from update to update."""
+    Masters and moments are fp32; on a GPU forward and backward run on bf16 copies, made once an update, as bf16 autocast would
+    (which runs cuDNN's LSTM in fp16 instead). The state is carried from update to update."""
 
-    def __init__(self, hidden, layers, batch, steps):
+    def __init__(self, hidden, layers, batch, steps, device):
         torch.manual_seed(1)
-        self.model = Dense(hidden, layers).cuda()
-        self.masters = [p.detach().clone() for p in self.model.parameters()]
-        for master in self.masters:
-            master.grad = torch.empty_like(master)
-        self.model.bfloat16()
-        self.model.lstm.flatten_parameters()
-        self.copies = list(self.model.parameters())
-        self.optimiser = torch.optim.Adam(self.masters, lr=1e-3, fused=True)
-        self.texts = [torch.randint(0, 256, (steps + 1, batch), dtype=torch.uint8).pin_memory() for _ in range(8)]
-        self.count = 0
-        self.state = tuple(torch.zeros(layers, batch, hidden, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        self.device, self.count = device, 0
+        self.model = Dense(hidden, layers).to(device)
+        self.masters = self.copies = list(self.model.parameters())
+        self.texts = [torch.randint(0, 256, (steps + 1, batch), dtype=torch.uint8) for _ in range(8)]
+        if device == "cuda":
+            self.masters = [p.detach().clone() for p in self.copies]
+            for master in self.masters:
+                master.grad = torch.empty_like(master)
+            self.model.bfloat16()
+            self.model.lstm.flatten_parameters()
+            self.texts = [text.pin_memory() for text in self.texts]
+        self.optimiser = torch.optim.Adam(self.masters, lr=1e-3, fused=device == "cuda" or torch.__version__ >= (2, 4))
+        self.state = tuple(torch.zeros(layers, batch, hidden, device=device, dtype=self.copies[0].dtype) for _ in range(2))
 
     def loss(self):
-        text = self.texts[self.count % len(self.texts)].cuda(non_blocking=True).long()
+        text = self.texts[self.count % len(self.texts)].to(self.device, non_blocking=True).long()
         self.count += 1
         logits, state = self.model(text[:-1], self.state)
         self.state = tuple(s.detach() for s in state)
         return nn.functional.cross_entropy(logits.float().flatten(0, 1), text[1:].flatten())
 
     def train(self):
+        copied = self.masters is not self.copies
         with torch.no_grad():
-            torch._foreach_copy_(self.copies, self.masters)
+            if copied:
+                torch._foreach_copy_(self.copies, self.masters)
         self.model.zero_grad(set_to_none=True)
         self.loss().backward()
         with torch.no_grad():
-            torch._foreach_copy_([m.grad for m in self.masters], [c.grad for c in self.copies])
-        nn.utils.clip_grad_norm_(self.masters, 1.0, foreach=True)
+            if copied:
+                torch._foreach_copy_([m.grad for m in self.masters], [c.grad for c in self.copies])
+        nn.utils.clip_grad_norm_(self.masters, 1.0)
         self.optimiser.step()
 
     def score(self):
@@ -138,12 +143,14 @@ class Update:
 
 def time_of(function, seconds):
     """The median of rounds of about a quarter of a second, input included."""
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+
     def round_of(count):
-        torch.cuda.synchronize()
+        wait()
         start = time.perf_counter()
         for _ in range(count):
             function()
-        torch.cuda.synchronize()
+        wait()
         return (time.perf_counter() - start) / count
 
     round_of(3)
@@ -152,38 +159,40 @@ def time_of(function, seconds):
     return statistics.median(round_of(count) for _ in range(max(3, round(seconds / (count * each)))))
 
 
-def dense_row(parameters, layers, batch, steps, seconds):
+def dense_row(parameters, layers, batch, steps, seconds, device):
     hidden = hidden_for(parameters, layers)
-    peer = Update(hidden, layers, batch, steps)
+    peer = Update(hidden, layers, batch, steps, device)
     update = time_of(peer.train, seconds)
     if not torch.isfinite(peer.score()):
         sys.exit(f"peer: the loss of {layers} x {hidden} is not finite")
-    return {"model": f"cuDNN LSTM, {layers} x {hidden}", "hidden": layers * hidden, "parameters": parameters_of(hidden, layers),
+    return {"model": f"PyTorch's LSTM, {layers} x {hidden}", "hidden": layers * hidden, "parameters": parameters_of(hidden, layers),
             "ms_per_update": update * 1e3, "bytes_per_second": batch * steps / update,
             "forward_bytes_per_second": batch * steps / time_of(peer.score, seconds / 2)}
 
 
 def compare_lstm(options):
     """`bench train` of the config and of it with weight norm, since cuDNN has no norm (--also asks for other rows), beside
-    updates of PyTorch's dense cuDNN LSTM of the same parameters (within 1 %), streams and steps, of one layer and of two."""
-    rows = []
+    updates of PyTorch's dense LSTM of the same parameters (within 1 %), streams and steps, of one layer and of two."""
+    rows, threads = [], ["--threads", str(options.threads)] if options.threads else []
+    if options.threads:
+        torch.set_num_threads(options.threads)
     for more in ["", *(options.also or ["model.norm=weight"])]:
         assignments = [*options.set, *filter(None, more.split(","))]
         assignments += [f"train.batch={options.batch}"] if options.batch else []
         assignments += [f"train.bptt={options.steps}"] if options.steps else []
-        rows.append(bench(options.program, "train", options.config, "--device", "cuda", "--seconds", str(3 * options.seconds),
-                          *(word for one in assignments for word in ("--set", one))))
+        rows.append(bench(options.program, "train", options.config, "--device", options.device, *threads,
+                          "--seconds", str(3 * options.seconds), *(word for one in assignments for word in ("--set", one))))
         # What has a column, or is equal in all rows, needs no name.
         rows[-1]["model"] = ", ".join(part for part in rows[-1]["model"].split(", ")
                                       if not re.match(r"[\d.e+]+ (units|M parameters)|[BT] = ", part))
     first = rows[0]
     for layers in 1, 2:
-        rows.append(dense_row(first["parameters"], layers, first["batch"], first["bptt"], options.seconds))
+        rows.append(dense_row(first["parameters"], layers, first["batch"], first["bptt"], options.seconds, options.device))
         torch.cuda.empty_cache()
     best = {key: max(row[key] for row in rows[-2:]) for key in ("bytes_per_second", "forward_bytes_per_second")}
-    print(f"B = {first['batch']}, T = {first['bptt']}, cuDNN {torch.backends.cudnn.version()}; ratios are to the faster dense "
-          f"LSTM, in updates and in scoring each\n{'':54} {'units':>7} {'parameters':>11} {'ms/update':>10} {'bytes/s':>10} "
-          f"{'scoring':>10} {'TFLOP/s':>8} {'ratio':>6} {'scoring':>7}")
+    kind = f"cuDNN {torch.backends.cudnn.version()}" if options.device == "cuda" else f"{torch.get_num_threads()} threads of PyTorch"
+    print(f"B = {first['batch']}, T = {first['bptt']}, {kind}; ratios are to the faster dense LSTM, in updates and in scoring each\n"
+          f"{'':54} {'units':>7} {'parameters':>11} {'ms/update':>10} {'bytes/s':>10} {'scoring':>10} {'TFLOP/s':>8} {'ratio':>6} {'scoring':>7}")
     for row in rows:
         row["ratio"], row["forward_ratio"] = (row[key] / best[key] for key in best)
         print(f"{row['model']:54} {row['hidden']:7} {row['parameters']:11} {row['ms_per_update']:10.2f} "
@@ -423,14 +432,18 @@ def main():
             kind.add_argument("--batch", type=int, help="streams; default: the config's")
             kind.add_argument("--steps", type=int, help="bytes of a stream; default: likewise")
             kind.add_argument("--seconds", type=float, default=5, help="measuring time of each model")
+            kind.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+            kind.add_argument("--threads", type=int, help="of a CPU, for both; default: what each chooses")
         else:
             kind.add_argument("arguments", nargs="*", help="of the benchmark, after --")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("peer: no GPU found")
+    if getattr(options, "device", "cuda") == "cuda":
+        if not torch.cuda.is_available():
+            sys.exit("peer: no GPU found")
+        torch.zeros(1, device="cuda")
+        print(torch.cuda.get_device_name(), end=", ")
     torch.manual_seed(1)
-    torch.zeros(1, device="cuda")
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
+    print(f"PyTorch {torch.__version__}")
     results = options.compare(options)
     if options.json:
         with open(options.json, "w") as out:
