@@ -471,9 +471,9 @@ bool config_assign(config *c, const char *assignment, error *err) {
     if (done) {
         yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, strlen(text));
         done = read_document(&l, path);
+        if (!done && l.parser.error != YAML_MEMORY_ERROR) err->status = STATUS_USAGE;
         yaml_parser_delete(&l.parser);
     }
-    if (!done) err->status = STATUS_USAGE;
     free(path);
     return done;
 }

@@ -324,6 +324,7 @@ double source_xz_bytes(const uint8_t *text, uint64_t size) {
     const lzma_ret status = lzma_easy_buffer_encode(PRESET, LZMA_CHECK_CRC64, NULL, text,
                                                     (size_t)size, out, &used, room);
     free(out);
+    if (status == LZMA_MEM_ERROR) mem_give_up(lzma_easy_encoder_memusage(PRESET), 1);
     return status == LZMA_OK ? (double)used : NAN;
 #else
     (void)text;
