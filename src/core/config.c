@@ -277,7 +277,7 @@ static bool next_event(loader *l, yaml_event_t *event) {
         yaml_event_delete(event);
         return refuse(l, line, l->key ? l->key : "", "a key or value with a NUL byte");
     }
-    if (l->parser.error == YAML_MEMORY_ERROR) return refuse(l, 0, "", "out of memory");
+    if (l->parser.error == YAML_MEMORY_ERROR) mem_give_up(1, BUFSIZ);
     const char *problem = l->parser.problem ? l->parser.problem : "cannot read";
     if (strstr(problem, "cannot start any token")) {
         problem =
@@ -438,10 +438,13 @@ static char *read_file(const char *file, size_t *size, error *err) {
     return NULL;
 }
 
-/* Starts libyaml, or fails if memory is lacking. */
-static bool start_parser(loader *l) {
-    if (yaml_parser_initialize(&l->parser)) return true;
-    return error_set(l->err, "%s: out of memory", l->file);
+/* Reads a text of YAML; see read_document. */
+static bool read_text(loader *l, const char *text, size_t size, const char *path) {
+    if (!yaml_parser_initialize(&l->parser)) mem_give_up(1, sizeof l->parser);
+    yaml_parser_set_input_string(&l->parser, (const unsigned char *)text, size);
+    const bool done = read_document(l, path);
+    yaml_parser_delete(&l->parser);
+    return done;
 }
 
 bool config_load(config *c, const char *file, error *err) {
@@ -449,12 +452,7 @@ bool config_load(config *c, const char *file, error *err) {
     char *text = read_file(file, &size, err);
     if (!text) return false;
     loader l = {.c = c, .file = file, .lines = true, .err = err};
-    bool done = start_parser(&l);
-    if (done) {
-        yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, size);
-        done = read_document(&l, "");
-        yaml_parser_delete(&l.parser);
-    }
+    const bool done = read_text(&l, text, size, "");
     free(text);
     return done;
 }
@@ -467,13 +465,8 @@ bool config_assign(config *c, const char *assignment, error *err) {
     char *path = mem_format("%.*s", (int)(equals - assignment), assignment);
     const char *text = equals[1] ? equals + 1 : "\"\"";
     loader l = {.c = c, .file = "--set", .key = path, .err = err};
-    bool done = start_parser(&l);
-    if (done) {
-        yaml_parser_set_input_string(&l.parser, (const unsigned char *)text, strlen(text));
-        done = read_document(&l, path);
-        if (!done && l.parser.error != YAML_MEMORY_ERROR) err->status = STATUS_USAGE;
-        yaml_parser_delete(&l.parser);
-    }
+    const bool done = read_text(&l, text, strlen(text), path);
+    if (!done) err->status = STATUS_USAGE;
     free(path);
     return done;
 }
