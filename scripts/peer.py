@@ -124,14 +124,13 @@ class Update:
         return nn.functional.cross_entropy(logits.float().flatten(0, 1), text[1:].flatten())
 
     def train(self):
-        copied = self.masters is not self.copies
-        with torch.no_grad():
-            if copied:
+        if self.device == "cuda":
+            with torch.no_grad():
                 torch._foreach_copy_(self.copies, self.masters)
         self.model.zero_grad(set_to_none=True)
         self.loss().backward()
-        with torch.no_grad():
-            if copied:
+        if self.device == "cuda":
+            with torch.no_grad():
                 torch._foreach_copy_([m.grad for m in self.masters], [c.grad for c in self.copies])
         nn.utils.clip_grad_norm_(self.masters, 1.0)
         self.optimiser.step()
