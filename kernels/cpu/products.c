@@ -16,7 +16,7 @@
  *
  * A dense W is cut into slices of rows, or of input units, that threads take. Its dgrad reads a few
  * units of every row; rows whose length is a power of two would all fall into the same few sets of
- * the cache, so a slice of some rows is copied together first. */
+ * the cache, so a slice of some rows is copied together first, unless a tile uses whole lines. */
 #include "cpu.h"
 
 #include "core/memory.h"
@@ -39,11 +39,13 @@ enum {
     VECTORS = COLUMN_GROUP / LANES,
     ROWS = VECTORS == 1 ? 8 : 4,        /* 8 independent sums hide the latency of a multiply-add */
     MOST_GROUPS = VECTORS == 1 ? 2 : 1, /* of a tile */
+    TALL = VECTORS == 1 ? 16 : ROWS,    /* units of a tile whose W is read once: a cache line */
     MOST_VECTORS = MOST_GROUPS * VECTORS,
     MOST_WIDTH = MOST_GROUPS * COLUMN_GROUP,
     PANEL = 128, /* columns x steps that wgrad sums at a time */
     SLICE = 32,  /* rows or input units of a dense W that a thread computes at a time */
-    DEPTH = 128  /* rows of a dense W that dgrad sums at a time */
+    DEPTH = 128, /* rows of a dense W that dgrad sums at a time */
+    AHEAD = 24   /* rows of a dense W that are fetched ahead */
 };
 
 static_assert(COLUMN_GROUP % LANES == 0, "a column group is whole vectors");
@@ -60,7 +62,7 @@ static_assert(SLICE % MOST_WIDTH == 0, "strips do not cross slices");
      : (groups) == 1 ? function(ROWS, 1, __VA_ARGS__)                                              \
                      : function(ROWS, MOST_GROUPS, __VA_ARGS__))
 
-typedef vec tile_sums[ROWS][MOST_VECTORS];
+typedef vec tile_sums[TALL][MOST_VECTORS];
 
 /* The rows of the next tile, of `left` rows. */
 static inline size_t next_rows(size_t left) {
@@ -187,6 +189,22 @@ BY_SHAPE void dense_dgrad_tile(int units, int groups, const real *w, const real 
     store_tile(units, groups, sum, add, dx, dx_stride, p.next_out);
 }
 
+/* What all rows of a dense W give to TALL units and one group: each line of W is used once, from
+ * where it lies, and fetched AHEAD rows before. */
+static void tall_dgrad_tile(const real *w, size_t b, size_t rows, const real *dy, span p, real *dx,
+                            size_t dx_stride) {
+    for (size_t k = 0; k < rows;) {
+        const bool add = k > 0;
+        const size_t end = rows - k < DEPTH ? rows : k + DEPTH;
+        tile_sums sum = {0};
+        for (; k < end; k++, w += b, dy += p.columns) {
+            __builtin_prefetch(w + (rows - k > AHEAD ? AHEAD : 0) * b);
+            multiply_tile(TALL, 1, sum, w, 1, b, dy, p.columns, 0, 1);
+        }
+        store_tile(TALL, 1, sum, add, dx, dx_stride, 0);
+    }
+}
+
 /* `depth` rows of a slice of a dense W, rows of `b` units -> [depth][SLICE]. */
 static void pack_weights(const real *w, size_t b, size_t count, size_t depth, real *packed) {
     for (size_t k = 0; k < depth; k++, w += b, packed += SLICE) {
@@ -202,6 +220,12 @@ static void dense_dgrad_slice(const layout *l, slice s, const real *w, const rea
                               real *dx) {
     const size_t b = (size_t)l->in_block, columns = (size_t)p.steps * p.columns;
     const size_t dx_stride = (size_t)l->in_stride * p.columns, rows = node_rows(l);
+    if (TALL > ROWS && columns == COLUMN_GROUP && s.count % TALL == 0) {
+        for (size_t v = s.first; v < s.first + s.count; v += TALL) {
+            tall_dgrad_tile(w + v, b, rows, dy, p, dx + v * dx_stride, dx_stride);
+        }
+        return;
+    }
     real packed[DEPTH * SLICE];
     for (size_t k = 0; k < rows; k += DEPTH) {
         const size_t depth = rows - k < DEPTH ? rows - k : DEPTH;
