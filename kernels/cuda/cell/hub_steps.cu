@@ -647,10 +647,10 @@ const char *hub_steps_lack(backend *be, const cell *c) {
                "56 or 64 cells";
     }
     const int blocks = plan->cells ? c->hidden / plan->cells : 0;
-    const bool busy = 4 * blocks >= 3 * cuda_of(be)->processors;
+    const bool busy = 4 * blocks >= 3 * cuda_of(be)->processors && blocks >= c->columns;
     if (busy && c->stage[0].units <= FEW_HUBS && c->columns <= MOST_COLUMNS) {
         return "more than 768 hubs, more than 128 columns, or fewer cells, where one kernel that "
-               "takes the cell keeps most multiprocessors busy";
+               "takes the cell keeps most multiprocessors busy, with a thread block to each column";
     }
     return c->columns <= MOST_SPANS * SPAN ? NULL : "at most 512 columns";
 }
