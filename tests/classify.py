@@ -332,7 +332,7 @@ class Classify(cli.Case):
         """The second one is refused."""
         self.train()
         self.write("a.csv", as_csv(reviews(80, 1)))
-        process = self.start("classify", "--train", "a.csv", "--out", "two", "--minutes", "1", *self.cpu)
+        process = self.start("classify", "--train", "a.csv", "--out", "two", "--minutes", "9", *self.cpu)
         try:
             self.wait_for("two/run/config.yaml", process)
             _, err = self.classify("--train", "a.csv", "--model", "run", "--out", "two", status=1)
